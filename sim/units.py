@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Sequence
 
 from prestep.sim.errors import InputError, Mistake, did_you_mean
 
@@ -193,3 +194,21 @@ def percent(share: float, signed: bool = False) -> str:
 def count(number: float) -> str:
     """`97412.3` -> `97 412`."""
     return f"{number:,.0f}".replace(",", " ") if abs(number) >= 100 else f"{number:.3g}"
+
+
+def aligned(rows: Sequence[Sequence[str]], left: Collection[int] = ()) -> list[str]:
+    """Lines of a table: columns as wide as their widest cell, to the right but for those in `left`.
+
+    Examples
+    --------
+    >>> aligned([["", "name", "time"], ["1", "ring", "12 ms"]], left=(1,))
+    ['   name   time', '1  ring  12 ms']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.ljust(width) if at in left else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]

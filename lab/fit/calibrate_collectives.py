@@ -29,8 +29,10 @@ from prestep.validation.fit.collectives import (
     show,
 )
 from prestep.validation.formats import collective_reader
-from prestep.validation.formats.collective_rows import Row
+from prestep.validation.formats.collective_rows import CASES, Row
 
+#: Ranks' parts do not begin at multiples of 16 bytes.
+UNALIGNED = CASES / "collectives_unaligned.jsonl"
 GPU = "h200"
 # A rank that only sends or only receives does no more than one that does both. Few rows settle it (those with one
 # channel): left free it makes up for other errors, 1.3 in an all-reduce with LL.
@@ -133,7 +135,7 @@ def _fit(tables: dict[str, Any], blocks: dict[Block, list[Item]]) -> None:
     for block, items in sorted(blocks.items()):
         fit_block(tables, block, items, GPU, ranges=RANGES)
     # Rows of another start of the machine: of them that constant alone.
-    unaligned = items_by_block(collective_reader.read([collective_reader.UNALIGNED]))
+    unaligned = items_by_block(collective_reader.read([UNALIGNED]))
     for block, items in sorted(unaligned.items()):
         fit_block(tables, block, items, GPU, keys=("unaligned",))
 

@@ -27,7 +27,7 @@ from prestep.sim.commands._shared import (
 )
 from prestep.sim.errors import EXIT_INPUT
 from prestep.sim.extras import lazily
-from prestep.sim.units import format_duration
+from prestep.sim.units import aligned, format_duration
 
 with lazily():
     from prestep.sim.analysis import cost
@@ -137,7 +137,7 @@ def summary(rows: Sequence[study.Row], objective: ranking.Objective) -> str:
     heading += ["J/token"] if objective.needs_watts else []
     heading += ["per 1M"] if objective.priced else []
     cells = [_cells(row, keys, objective) for row in good[:LONGEST]]
-    lines = _aligned([heading, *cells])
+    lines = aligned([heading, *cells])
     if len(good) > LONGEST:
         lines.append(f"and {len(good) - LONGEST} {_worse(objective)}")
     if refused:
@@ -193,12 +193,3 @@ def _cells(
             f"{1e6 * _of_a_token(row, replace(objective, by=ranking.COST)):.4g}"
         )
     return cells
-
-
-def _aligned(cells: Sequence[Sequence[str]]) -> list[str]:
-    """Columns as wide as their widest cell, aligned to the right."""
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    return [
-        "  ".join(f"{cell:>{width}}" for cell, width in zip(line, widths, strict=True))
-        for line in cells
-    ]

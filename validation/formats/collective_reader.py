@@ -11,10 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import files
 from prestep.sim.collectives.plan import OPS
-from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.validation.formats import leafspine
+from prestep.sim.errors import InputError, unknown
+from prestep.validation.formats import leafspine, records
 from prestep.validation.formats.collective_rows import (
     CASES,
     IN_PLACE,
@@ -24,7 +23,7 @@ from prestep.validation.formats.collective_rows import (
 )
 from prestep.validation.formats.nccl_env import Unpredictable, settings_of
 from prestep.validation.formats.overlap_rows import Overlap, read_overlap
-from prestep.validation.formats.records import not_json, seconds, text_of, whole
+from prestep.validation.formats.records import seconds, text_of, whole
 
 # Above this size launches are hidden behind the kernels, so eager times are times on the GPU.
 EAGER_IS_GPU = 2**22
@@ -38,8 +37,6 @@ FILES = tuple(
         "collectives_channels_2gpu.jsonl",
     )
 )
-# Ranks' parts do not begin at multiples of 16 bytes.
-UNALIGNED = CASES / "collectives_unaligned.jsonl"
 KINDS = ("env", "collective", "overlap", "end")
 
 
@@ -60,26 +57,8 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
         With file, line and key of everything that is wrong.
     """
     path, reader = Path(path), _Reader(cluster)
-    mistakes: list[Mistake] = []
-    overlaps: list[Overlap] = []
-    for number, line in enumerate(text_of(path).splitlines(), 1):
-        where = f"{path.name}:{number}"
-        try:
-            record = files.json_of(line) if line.strip() else {"kind": "end"}
-            kind = _kind(record, where)
-            if kind == "env":
-                reader.environment(record, where)
-            elif kind == "collective":
-                reader.collective(record, where)
-            elif kind == "overlap":
-                overlaps.append(reader.overlap(record, where))
-        except InputError as error:
-            mistakes.extend(error.mistakes)
-        except ValueError as error:
-            mistakes.append(not_json(error, where))
-    if mistakes:
-        raise InputError(mistakes)
-    return reader.rows, overlaps
+    records.read_lines(text_of(path), path.name, reader.take)
+    return reader.rows, reader.overlaps
 
 
 def _kind(record: object, where: str) -> str:
@@ -100,9 +79,20 @@ class _Reader:
     def __init__(self, cluster: str = "") -> None:
         self.cluster = cluster
         self.rows: list[Row] = []
+        self.overlaps: list[Overlap] = []
         self.env: dict[str, tuple[dict[str, str], str | None]] = {}
         self.position: dict[tuple[str, str, int], int] = {}
         self.names: dict[str, int] = {}
+
+    def take(self, record: Any, where: str) -> None:
+        """Takes up one line."""
+        kind = _kind(record, where)
+        if kind == "env":
+            self.environment(record, where)
+        elif kind == "collective":
+            self.collective(record, where)
+        elif kind == "overlap":
+            self.overlaps.append(self.overlap(record, where))
 
     def environment(self, record: Mapping[str, Any], where: str) -> None:
         env, version = record.get("env", {}), record.get("nccl")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +14,35 @@ from prestep.sim.errors import InputError, Mistake
 LARGEST = 2**28
 
 
-def text_of(path: Path) -> str:
+def text_of(path: Path, expected: str = "rows of measured collectives") -> str:
     """The text of a file; what keeps it from being read is an InputError."""
     try:
         return files.written_text(path, LARGEST)
     except (OSError, ValueError) as error:
-        raise InputError.of(
-            str(path), "", str(error), "rows of measured collectives"
-        ) from None
+        raise InputError.of(str(path), "", str(error), expected) from None
+
+
+def read_lines(text: str, name: str, take: Callable[[Any, str], None]) -> None:
+    """Hands every line of a file in JSON to `take`, with its place; blank ones are left out.
+
+    Raises
+    ------
+    InputError
+        With the mistakes of all lines: no JSON, or what `take` raises.
+    """
+    mistakes: list[Mistake] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip():
+            continue
+        where = f"{name}:{number}"
+        try:
+            take(files.json_of(line), where)
+        except InputError as error:
+            mistakes.extend(error.mistakes)
+        except ValueError as error:
+            mistakes.append(not_json(error, where))
+    if mistakes:
+        raise InputError(mistakes)
 
 
 def whole(record: Mapping[str, Any], key: str, where: str, low: int) -> int:

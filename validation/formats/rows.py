@@ -10,9 +10,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import files
 from prestep.sim.errors import InputError
-from prestep.validation.formats.records import is_positive, not_json, whole
+from prestep.validation.formats.records import is_positive, read_lines, text_of, whole
 
 # What a case may say that changes neither the step nor how it is predicted.
 BOOKKEEPING = frozenset({"id", "trace", "trace_steps", "steps", "warmup"})
@@ -138,19 +137,9 @@ def read_rows(path: str | Path) -> list[Row]:
     InputError
         With every line that cannot be read.
     """
-    path, rows, mistakes = Path(path), [], []
-    for number, line in enumerate(_text(path).splitlines(), 1):
-        if not line.strip():
-            continue
-        where = f"{path.name}:{number}"
-        try:
-            rows.append(_row(files.json_of(line), where))
-        except ValueError as error:
-            mistakes.append(not_json(error, where))
-        except InputError as error:
-            mistakes.extend(error.mistakes)
-    if mistakes:
-        raise InputError(mistakes)
+    path, rows = Path(path), list[Row]()
+    text = text_of(path, "rows of measurements (JSON lines)")
+    read_lines(text, path.name, lambda record, where: rows.append(_row(record, where)))
     return paired(rows)
 
 
@@ -185,15 +174,6 @@ def _beside(run: Mapping[str, list[Row]]) -> Iterator[tuple[int, tuple[Row, ...]
 def hosts_of(text: str) -> list[int]:
     """`n0n2` -> 0, 2."""
     return [int(number) for number in re.findall(r"n(\d+)", text)]
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError.of(
-            str(path), "", str(error), "rows of measurements (JSON lines)"
-        ) from None
 
 
 def _row(record: object, where: str) -> Row:

@@ -63,13 +63,8 @@ class _Run:
     def __init__(
         self, options: Options, place: Place, folder: Path, begin: float, talk: Talk
     ) -> None:
-        self.options, self.place, self.folder, self.begin, self.talk = (
-            options,
-            place,
-            folder,
-            begin,
-            talk,
-        )
+        self.options, self.place, self.folder = options, place, folder
+        self.begin, self.talk = begin, talk
         self.logs = folder / "logs"
         self.logs.mkdir(exist_ok=True)
         self.cases = list(cases.load(options.cases).training) if options.cases else None
@@ -111,11 +106,8 @@ class _Run:
     def _headline(self, count: int) -> str:
         place = self.place
         what = f"{place.world} x {place.model}" if place.gpus else "no GPU"
-        rehearsal = (
-            ", a rehearsal on CPUs: these times mean nothing"
-            if self.options.rehearse
-            else ""
-        )
+        rehearsal = ", a rehearsal on CPUs: these times mean nothing"
+        rehearsal = rehearsal if self.options.rehearse else ""
         return (
             f"{what}, PyTorch {place.torch or 'not here'}, "
             f"{count} stages, {self.options.minutes:g} minutes{rehearsal}"
@@ -128,14 +120,8 @@ class _Run:
         else:
             ended = self._in_group(at, stage, begin + seconds)
         took = time.time() - begin
-        self.stages_run.append(
-            {
-                "stage": stage.name,
-                "seconds": round(took, 1),
-                "given": round(seconds, 1),
-                **ended,
-            }
-        )
+        times = {"seconds": round(took, 1), "given": round(seconds, 1)}
+        self.stages_run.append({"stage": stage.name, **times, **ended})
         self.talk(
             f"{stage.name:24} {took:6.1f} s of {seconds:5.1f}"
             + ("" if ended["good"] else "   FAILED, see skipped")
@@ -272,12 +258,8 @@ class _Run:
         folder = self.folder / "rank00000"
         folder.mkdir(exist_ok=True)
         with (folder / "skipped.jsonl").open("a", encoding="utf-8") as out:
-            out.write(
-                json.dumps(
-                    {"probe": skip.probe, "what": skip.what, "why": skip.why[:1500]}
-                )
-                + "\n"
-            )
+            row = {"probe": skip.probe, "what": skip.what, "why": skip.why[:1500]}
+            out.write(json.dumps(row) + "\n")
         self.talk(f"skipped {skip.what}: {skip.why.splitlines()[0][:200]}")
 
     def packed(self) -> Path:

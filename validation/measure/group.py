@@ -76,6 +76,17 @@ class GroupSession(Session):
             dist.barrier()
             self.synchronize()
 
+    @property
+    def dtype(self) -> torch.dtype:
+        """What training computes in, where there is a GPU."""
+        return torch.bfloat16 if self.cuda else torch.float32
+
+    def randn(
+        self, *shape: int, dtype: torch.dtype = torch.bfloat16, **how: Any
+    ) -> Any:
+        """Random numbers on this process's device."""
+        return torch.randn(*shape, device=self.device, dtype=dtype, **how)
+
     def synchronize(self) -> None:
         """Waits for the GPU of this process."""
         if self.cuda:

@@ -62,13 +62,8 @@ class Session:
     def skip(self, what: str, why: object) -> None:
         """Says what was not measured; on rank 0, so that it is said once."""
         if self.rank == 0:
-            self.emit(
-                "skipped",
-                probe=self._probe,
-                what=what,
-                why=str(why)[:600],
-                label=self.label,
-            )
+            reason = {"why": str(why)[:600], "label": self.label}
+            self.emit("skipped", probe=self._probe, what=what, **reason)
 
     def left(self) -> float:
         """Seconds left to this probe, by this process's clock."""

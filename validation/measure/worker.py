@@ -54,23 +54,12 @@ def run(session: GroupSession, name: str) -> None:
     try:
         load(name)(session)
     except Exception as error:
-        session.emit(
-            "skipped",
-            probe=name,
-            what=name,
-            why=described(error),
-            label=session.label,
-            rank=session.rank,
-        )
+        why = {"why": described(error), "label": session.label, "rank": session.rank}
+        session.emit("skipped", probe=name, what=name, **why)
     finally:
         if session.rank == 0:
-            session.emit(
-                "probes",
-                probe=name,
-                label=session.label,
-                ranks=session.world,
-                seconds=time.time() - begin,
-            )
+            about = {"probe": name, "label": session.label, "ranks": session.world}
+            session.emit("probes", **about, seconds=time.time() - begin)
 
 
 def join(session: GroupSession) -> None:

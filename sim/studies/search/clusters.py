@@ -17,7 +17,7 @@ from prestep.sim.predict import execute, plan, reported
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.overrides import GPU, PLACE, key_of
 from prestep.sim.studies.ranking import COST, ENERGY, TIME, objective_of
-from prestep.sim.units import format_bytes, format_duration, percent
+from prestep.sim.units import aligned, format_bytes, format_duration, percent
 from prestep.topologies import gpu_models
 from prestep.workloads.lowered import Lowered
 
@@ -136,7 +136,7 @@ def table(found: Sequence[Place], asked: Asked, top: int) -> str:
     head += ["energy"] if asked.by == ENERGY else []
     head += ["1,000 steps"] if asked.priced else []
     rows = [_cells(at, place, asked) for at, place in enumerate(best[:top], 1)]
-    lines = _aligned([head, *rows]) if rows else ["the program fits nowhere"]
+    lines = aligned([head, *rows], left=(1,)) if rows else ["the program fits nowhere"]
     return "\n".join([*lines, *_others(found, len(best) - top)])
 
 
@@ -182,17 +182,6 @@ def _others(found: Sequence[Place], more: int) -> Iterator[str]:
         elif verdict is not None and not verdict.fits:
             needed = format_bytes(verdict.needed)
             yield f"{said}: does not fit, {needed} of {format_bytes(verdict.capacity or 0.0)}"
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """Columns; the second to the left, the others to the right."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
-        cells[1] = row[1].ljust(widths[1])
-        lines.append("  ".join(cells).rstrip())
-    return lines
 
 
 def to_dict(found: Sequence[Place], asked: Asked, top: int) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from itertools import pairwise
 from typing import Any
@@ -17,11 +17,10 @@ from prestep.sim.studies.search.axes import KEYS
 from prestep.sim.studies.search.exploration import Ranked
 from prestep.sim.studies.search.explore import Ranking
 from prestep.sim.studies.search.space import Candidate
-from prestep.sim.units import count, format_bytes, format_duration, percent
+from prestep.sim.units import aligned, count, format_bytes, format_duration, percent
 
 WIDEST = 80  # columns of a line of text
 ALIKE = 0.002  # of a step time: layouts closer than that are as good as equal
-SHORT = {"training.micro_batch": "mb"}
 
 
 def layout_of(candidate: Candidate) -> str:
@@ -97,13 +96,14 @@ def table(ranking: Ranking, objective: Objective = FASTEST) -> str:
         head += ["energy"] if objective.needs_watts else []
         head += ["per 1M"] if objective.priced else []
         rows = [_row(at, one, objective) for at, one in enumerate(ranking.ranked, 1)]
-        wide = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-        lines.append(_line(head, wide))
-        for row, (one, following) in zip(
-            rows, pairwise([*ranking.ranked, None]), strict=True
+        heading, *texts = aligned([head, *rows], left=(1,))
+        lines.append(heading)
+        indent = len(str(len(rows))) + 4
+        for text, (one, following) in zip(
+            texts, pairwise([*ranking.ranked, None]), strict=True
         ):
             assert one is not None  # what follows the last one alone is none
-            lines += [_line(row, wide), _indented(reason(one, following), wide[0] + 4)]
+            lines += [text, _indented(reason(one, following), indent)]
     else:
         lines.append("no layout fits" if ranking.valid else "no layout is possible")
     return "\n".join([*lines, "", *_rest(ranking)])
@@ -122,14 +122,6 @@ def _indented(text: str, columns: int) -> str:
     joined = re.sub(r"(?<=\d) ", "\N{NO-BREAK SPACE}", text)
     lines = textwrap.fill(joined, WIDEST, initial_indent=space, subsequent_indent=space)
     return lines.replace("\N{NO-BREAK SPACE}", " ")
-
-
-def _line(cells: Sequence[str], wide: Sequence[int]) -> str:
-    left = [
-        f"{cell:<{w}}" if at == 1 else f"{cell:>{w}}"
-        for at, (cell, w) in enumerate(zip(cells, wide, strict=True))
-    ]
-    return "  ".join(left).rstrip()
 
 
 def _row(at: int, one: Ranked, objective: Objective) -> list[str]:

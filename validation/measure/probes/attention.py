@@ -62,9 +62,7 @@ def _operands(session: GroupSession, *shape: int) -> tuple[Any, Any, Any]:
     batch, heads, kv_heads, seq, width = shape
 
     def tensor(heads: int) -> Any:
-        size = batch, heads, seq, width
-        bf = torch.bfloat16
-        return torch.randn(*size, device=session.device, dtype=bf, requires_grad=True)
+        return session.randn(batch, heads, seq, width, requires_grad=True)
 
     return tensor(heads), tensor(kv_heads), tensor(kv_heads)
 

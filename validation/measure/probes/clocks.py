@@ -28,36 +28,21 @@ def measure(session: GroupSession) -> None:
     finally:
         log = _stop(sampler)
     for at, each in rows:
-        session.emit(
-            "micro",
-            kind="load",
-            at=round(at, 3),
-            m=SIZE,
-            n=SIZE,
-            k=SIZE,
-            s=each,
-            gpu=session.rank,
-        )
+        product = {"m": SIZE, "n": SIZE, "k": SIZE, "s": each, "gpu": session.rank}
+        session.emit("micro", kind="load", at=round(at, 3), **product)
     for line in log:
         cells = [cell.strip() for cell in line.split(",")]
         if len(cells) == len(ASKED):
-            session.emit(
-                "micro",
-                kind="clocks",
-                node=session.rank,
-                **dict(zip(ASKED, cells, strict=True)),
-            )
+            sample = dict(zip(ASKED, cells, strict=True))
+            session.emit("micro", kind="clocks", node=session.rank, **sample)
 
 
 def _load(
     session: GroupSession, begin: float, seconds: float
 ) -> list[tuple[float, float]]:
     size = SIZE if session.cuda else 64
-    dtype = torch.bfloat16 if session.cuda else torch.float32
-    a, b = (
-        torch.randn(size, size, device=session.device, dtype=dtype) for _ in range(2)
-    )
-    out, rows = torch.empty(size, size, device=session.device, dtype=dtype), []
+    a, b, out = (session.randn(size, size, dtype=session.dtype) for _ in range(3))
+    rows = []
     torch.mm(a, b, out=out)
     session.synchronize()
     while time.time() - begin < seconds:

@@ -22,10 +22,8 @@ TITLE, NEEDS, WEIGHT, ORDER = "collectives", "gpus", 30.0, 30
 GRAPH_UP_TO = 2**22  # larger ones hide their launches
 IN_GRAPH = 20
 LARGEST = 2**32
-SIMPLE = (
-    "send_0_1",
-    "send_0_last",
-)  # one-way: no graph, the other ranks have none of it
+# No graph: the other ranks have none of it.
+ONE_WAY = ("send_0_1", "send_0_last")
 
 
 def measure(session: GroupSession) -> None:
@@ -48,14 +46,8 @@ def _environment(session: GroupSession) -> None:
             ".".join(map(str, torch.cuda.nccl.version())) if session.cuda else None
         )
         env = names_of(os.environ, ("NCCL_",))
-        session.emit(
-            "collectives",
-            label=session.label,
-            ranks=session.world,
-            kind="env",
-            nccl=version,
-            env=env,
-        )
+        about = {"label": session.label, "ranks": session.world, "kind": "env"}
+        session.emit("collectives", **about, nccl=version, env=env)
 
 
 def sizes(session: GroupSession) -> list[int]:
@@ -73,7 +65,7 @@ def sizes(session: GroupSession) -> list[int]:
 
 def one(session: GroupSession, op: str, size: int) -> bool:
     """Measures and writes one size; False where memory ends, on any rank."""
-    times, error = {}, ""
+    error = ""
     try:
         call = call_of(session, op, size)
     except torch.OutOfMemoryError as failure:
@@ -83,15 +75,8 @@ def one(session: GroupSession, op: str, size: int) -> bool:
         return False
     times = _times(session, op, size, call)  # type: ignore[arg-type]
     if session.rank == 0:
-        session.emit(
-            "collectives",
-            label=session.label,
-            ranks=session.world,
-            kind="collective",
-            op=op,
-            bytes=size,
-            **times,
-        )
+        about = {"label": session.label, "ranks": session.world, "kind": "collective"}
+        session.emit("collectives", **about, op=op, bytes=size, **times)
     return True
 
 
@@ -105,7 +90,7 @@ def _times(
         session.slowest(back_to_back(session, call, count)) for _ in range(3)
     )
     row = {"s": times[1], "s_min": times[0], "s_max": times[2], "iters": count}
-    if session.cuda and size <= GRAPH_UP_TO and op not in SIMPLE:
+    if session.cuda and size <= GRAPH_UP_TO and op not in ONE_WAY:
         try:
             row["graph_s"] = _in_graph(session, call)
         except RuntimeError as error:

@@ -33,18 +33,11 @@ def measure(session: GroupSession) -> None:
         for size in (2**16,) if session.tiny else (2**24, 2**28):
             if not session.going(0.3):
                 return
-            time = session.slowest(
-                back_to_back(session, _copy(session, f"{mode[:3]}_pinned", size), 5)
-            )
+            call = _copy(session, f"{mode[:3]}_pinned", size)
+            time = session.slowest(back_to_back(session, call, 5))
             if session.rank == 0:
-                session.emit(
-                    "micro",
-                    kind="copy",
-                    mode=mode,
-                    gpus=session.local_world,
-                    bytes=size,
-                    s=time,
-                )
+                row = {"gpus": session.local_world, "bytes": size, "s": time}
+                session.emit("micro", kind="copy", mode=mode, **row)
 
 
 def _alone(session: GroupSession) -> Iterator[Case]:

@@ -152,20 +152,11 @@ def _call(session: GroupSession, case: Product) -> Callable[[], Any]:
     dtype = getattr(torch, case.dtype)
     # PyTorch multiplies fp32 in tf32 where it is let; that is what training does.
     torch.backends.cuda.matmul.allow_tf32 = case.dtype == "float32"
-    a = torch.randn(
-        *((case.k, case.m) if case.layout == "tn" else (case.m, case.k)),
-        device=session.device,
-        dtype=dtype,
-    )
-    b = torch.randn(
-        *((case.n, case.k) if case.layout == "nt" else (case.k, case.n)),
-        device=session.device,
-        dtype=dtype,
-    )
-    left, right = (
-        (a.t() if case.layout == "tn" else a),
-        (b.t() if case.layout == "nt" else b),
-    )
+    m, n, k, layout = case.m, case.n, case.k, case.layout
+    a = session.randn(*((k, m) if layout == "tn" else (m, k)), dtype=dtype)
+    b = session.randn(*((n, k) if layout == "nt" else (k, n)), dtype=dtype)
+    left = a.t() if layout == "tn" else a
+    right = b.t() if layout == "nt" else b
     return lambda: left @ right
 
 
@@ -173,19 +164,11 @@ def _scaled(session: GroupSession, case: Product) -> Callable[[], Any]:
     """fp8 with one scale a tensor, or one for 128 (1 x 128 by 128 x 128) elements."""
     a = torch.randn(case.m, case.k, device=session.device).to(torch.float8_e4m3fn)
     b = torch.randn(case.n, case.k, device=session.device).to(torch.float8_e4m3fn)
-    scales = (
-        torch.ones((), device=session.device),
-        torch.ones((), device=session.device),
-    )
+    shapes: tuple[tuple[int, ...], ...] = ((), ())
     if case.dtype == "fp8_block":
-        rows = torch.ones(
-            case.k // 128, case.m, device=session.device
-        ).t()  # outer-dim-major, as cuBLAS wants it
-        scales = (
-            rows,
-            torch.ones(case.n // 128, case.k // 128, device=session.device).t(),
-        )
-    first, second = scales
+        shapes = (case.k // 128, case.m), (case.n // 128, case.k // 128)
+    # Outer-dim-major, as cuBLAS wants it.
+    first, second = (torch.ones(shape, device=session.device).t() for shape in shapes)
     return lambda: torch._scaled_mm(
         a, b.t(), scale_a=first, scale_b=second, out_dtype=torch.bfloat16
     )

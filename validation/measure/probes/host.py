@@ -30,20 +30,17 @@ def measure(session: Session) -> None:
         for _ in range(count):
             _empty(1, key=2)
 
-    def nap() -> None:
-        time.sleep(1e-6)
+    def tables() -> list[object]:
+        return [{"a": i, "b": session}["a"] for i in range(count)]
+
+    def system_calls() -> list[int]:
+        return [os.getppid() for _ in range(count)]
 
     _row(session, "python_call", calls, count, 0)
-    _row(
-        session,
-        "attribute_dict",
-        lambda: [{"a": i, "b": session}["a"] for i in range(count)],
-        count,
-        0,
-    )
+    _row(session, "attribute_dict", tables, count, 0)
     _row(session, "memory_copy", lambda: bytearray(source), 1, 2 * size)
-    _row(session, "system_call", lambda: [os.getppid() for _ in range(count)], count, 0)
-    _row(session, "sleep_1us", nap, 1, 0)
+    _row(session, "system_call", system_calls, count, 0)
+    _row(session, "sleep_1us", lambda: time.sleep(1e-6), 1, 0)
     _dispatch(session)
 
 
@@ -59,16 +56,8 @@ def _row(
         begin = time.perf_counter()
         call()
         times.append((time.perf_counter() - begin) / count)
-    s = statistics.median(times)
-    session.emit(
-        "host",
-        kind="host",
-        what=what,
-        s=s,
-        s_min=min(times),
-        bytes=size,
-        node=session.rank,
-    )
+    row = {"s": statistics.median(times), "s_min": min(times), "bytes": size}
+    session.emit("host", kind="host", what=what, **row, node=session.rank)
 
 
 def _dispatch(session: Session) -> None:

@@ -38,29 +38,22 @@ def measure(session: GroupSession) -> None:
 def _device(session: GroupSession) -> None:
     """A row of the GPU itself."""
     device: Any = torch.cuda.get_device_properties(session.device)
-    session.emit(
-        "micro",
-        kind="device",
-        gpu=session.rank,
-        name=device.name,
-        sms=device.multi_processor_count,
-        mem=device.total_memory,
-        l2=getattr(device, "L2_cache_size", None),
-        torch=torch.__version__,
-        cuda=torch.version.cuda,
-    )
+    facts = {"name": device.name, "sms": device.multi_processor_count}
+    facts |= {"mem": device.total_memory, "l2": getattr(device, "L2_cache_size", None)}
+    versions = {"torch": torch.__version__, "cuda": torch.version.cuda}
+    session.emit("micro", kind="device", gpu=session.rank, **facts, **versions)
 
 
 def _operations(session: GroupSession) -> dict[str, Callable[[], Any]]:
     """Operations of tiny sizes: their time is the host's."""
-    dtype = torch.bfloat16 if session.cuda else torch.float32
-    x = torch.randn(8, 256, device=session.device, dtype=dtype)
+    dtype = session.dtype
+    x = session.randn(8, 256, dtype=dtype)
     layer = torch.nn.Linear(256, 256, bias=False, device=session.device, dtype=dtype)
     weight = torch.ones(256, device=session.device, dtype=dtype, requires_grad=True)
-    grown = torch.randn(8, 256, device=session.device, dtype=dtype, requires_grad=True)
+    y = session.randn(8, 256, dtype=dtype, requires_grad=True)
 
     def backward() -> None:
-        layer(grown).sum().backward()
+        layer(y).sum().backward()
 
     def no_grad() -> None:
         with torch.no_grad():
@@ -69,10 +62,10 @@ def _operations(session: GroupSession) -> dict[str, Callable[[], Any]]:
     return {
         "empty": lambda: torch.empty(8, device=session.device),
         "view": lambda: x.view(256, 8),
-        "linear": lambda: layer(grown),
+        "linear": lambda: layer(y),
         "linear_no_grad": no_grad,
-        "rms_norm": lambda: F.rms_norm(grown, (256,), weight),
-        "silu": lambda: F.silu(grown),
+        "rms_norm": lambda: F.rms_norm(y, (256,), weight),
+        "silu": lambda: F.silu(y),
         "linear_sum_backward": backward,
     }
 
@@ -107,11 +100,5 @@ def _graph(session: GroupSession, x: Any) -> None:
         launched = time.perf_counter()
         torch.cuda.synchronize()
         times.append((time.perf_counter() - begin) / count)
-    session.emit(
-        "micro",
-        kind="launch",
-        mode="graph",
-        n=count,
-        total_s=of(times).s,
-        cpu_s=launched - begin,
-    )
+    seconds = {"total_s": of(times).s, "cpu_s": launched - begin}
+    session.emit("micro", kind="launch", mode="graph", n=count, **seconds)

@@ -43,9 +43,7 @@ def _case(session: GroupSession, call: Call, op: str, **what: Any) -> Case:
 
 def _elementwise(session: GroupSession, n: int) -> Iterator[tuple[str, Call, int]]:
     """Operator, call and bytes moved, over n bf16 elements."""
-    a, b = (
-        torch.randn(n, device=session.device, dtype=torch.bfloat16) for _ in range(2)
-    )
+    a, b = session.randn(n), session.randn(n)
     columns = min(n, 4096)
     rows = a[: max(1, n // 4096) * columns].view(-1, columns)
     yield "add", lambda: a + b, 6 * n
@@ -78,10 +76,7 @@ def _of_rows(rows: Any) -> Iterator[tuple[str, Call]]:
 def _tables(
     session: GroupSession, tokens: int, vocab: int
 ) -> Iterator[tuple[str, Call]]:
-    bf = torch.bfloat16
-    logits = torch.randn(
-        tokens, vocab, device=session.device, dtype=bf, requires_grad=True
-    )
+    logits = session.randn(tokens, vocab, requires_grad=True)
     y = torch.randint(0, vocab, (tokens,), device=session.device)
 
     def both() -> None:
@@ -90,17 +85,12 @@ def _tables(
 
     yield "cross_entropy_fwd", lambda: F.cross_entropy(logits, y)
     yield "cross_entropy_fwdbwd", both
-    table = torch.nn.Embedding(vocab, 4096, device=session.device, dtype=bf)
+    table = torch.nn.Embedding(vocab, 4096, device=session.device, dtype=logits.dtype)
     yield "embedding_fwd_h4096", lambda: table(y)
 
 
 def _adamw(session: GroupSession, count: int) -> Call:
-    tensors = [
-        torch.randn(
-            count // 8, device=session.device, dtype=torch.bfloat16, requires_grad=True
-        )
-        for _ in range(8)
-    ]
+    tensors = [session.randn(count // 8, requires_grad=True) for _ in range(8)]
     for tensor in tensors:
         tensor.grad = torch.randn_like(tensor)
     optimizer = torch.optim.AdamW(tensors, fused=session.cuda)

@@ -58,16 +58,11 @@ def _cases() -> list[tuple[tuple[int, int, int] | None, str, int]]:
 def _kernel(
     session: GroupSession, shape: tuple[int, int, int] | None
 ) -> tuple[str, Call]:
-    bf = torch.bfloat16
     if shape is None:
-        x, y = (torch.randn(2**28, device=session.device, dtype=bf) for _ in range(2))
+        x, y = session.randn(2**28), session.randn(2**28)
         return "add_2^28_bf16", lambda: x.add_(y)
     m, n, k = shape
-    a, b = (
-        torch.randn(m, k, device=session.device, dtype=bf),
-        torch.randn(k, n, device=session.device, dtype=bf),
-    )
-    out = torch.empty(m, n, device=session.device, dtype=bf)
+    a, b, out = session.randn(m, k), session.randn(k, n), session.randn(m, n)
     return f"gemm_{m}x{n}x{k}", lambda: torch.mm(a, b, out=out)
 
 
@@ -109,6 +104,5 @@ def _both(
             compute()
         events[3].record()
     torch.cuda.synchronize()
-    return events[2].elapsed_time(events[3]) * 1e-3 / kernels, events[0].elapsed_time(
-        events[1]
-    ) * 1e-3 / comms
+    kernel = events[2].elapsed_time(events[3]) * 1e-3 / kernels
+    return kernel, events[0].elapsed_time(events[1]) * 1e-3 / comms

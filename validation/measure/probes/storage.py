@@ -74,18 +74,14 @@ def _file(session: Session, folder: Path, size: int, block: bytes) -> None:
     finally:
         os.close(handle)
         os.unlink(name)
-    session.emit(
-        "storage",
-        kind="storage",
-        node=session.rank,
-        filesystem=_kind(folder),
-        bytes=size,
-        write_s=written,
-        sync_s=synced,
-        read_warm_s=warm,
-        read_cold_s=cold,
-        cold_is_cold=cold > 1.5 * warm,
-    )
+    about = {"node": session.rank, "filesystem": _kind(folder), "bytes": size}
+    writes = {"write_s": written, "sync_s": synced}
+    reads = {
+        "read_warm_s": warm,
+        "read_cold_s": cold,
+        "cold_is_cold": cold > 1.5 * warm,
+    }
+    session.emit("storage", kind="storage", **about, **writes, **reads)
 
 
 def _read(handle: int, size: int) -> float:
