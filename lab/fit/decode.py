@@ -19,8 +19,7 @@ from scipy.optimize import least_squares
 from lab import CASES
 from lab.formats.library_rows import held_out
 from prestep.sim.costs import Gpu, load_gpu
-from prestep.sim.rl.decode import SAMPLED
-from prestep.sim.rl.laws import MEASURED_ON, Law, laws
+from prestep.sim.rl.decode import MEASURED_ON, SAMPLED, Law, laws
 
 ROWS = CASES / "kernels" / "decode.jsonl"
 BF16, FP8 = 2.0, 1.0

@@ -17,7 +17,7 @@ from lab.report.figures_of_rows import Figure, FiguresReport
 from prestep.sim import progress
 from prestep.sim.errors import PrestepError
 from prestep.sim.rl import step
-from prestep.sim.rl.interval import interval_of
+from prestep.sim.rl.result import interval_of
 from prestep.validation.report.gate import Check
 from prestep.validation.report.summary import rank_correlation
 from prestep.validation.sets.sets import asked, folder_of

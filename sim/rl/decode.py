@@ -1,6 +1,6 @@
 """One step of an engine: a token for every rollout in its batch.
 
-products   every weight is read once, by measured laws (`prestep.sim.rl.laws`); above 256 rows by the GPU's tables
+products   every weight is read once, by measured laws (`laws.toml`); above 256 rows by the GPU's tables
 experts    as many as the batch's tokens meet, on average, are read and computed; routers have favourites
            (parallel.imbalance)
 attention  keys and values of all tokens so far, a kernel a layer
@@ -12,12 +12,15 @@ host       scheduling and sampling, as far as the GPU does not work beside them
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
+from pathlib import Path
 
 import numpy as np
 
+from prestep.sim import files
 from prestep.sim.costs import Gpu
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.rl.constants import (
@@ -27,11 +30,49 @@ from prestep.sim.rl.constants import (
     SMALL_OF_EXPERTS,
 )
 from prestep.sim.rl.exchanges import ACTIVATION, Exchanges
-from prestep.sim.rl.laws import laws
 from prestep.sim.rl.pools import Pools
+from prestep.sim.units import parse_duration
 from prestep.workloads.models.counts import total_parameters
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.routing import layers_of
+
+#: Times of kernels that were measured, by kind.
+FILE = Path(__file__).parent / "laws.toml"
+MEASURED_ON = "h100"
+
+
+@dataclass(frozen=True)
+class Law:
+    """Times of one kind of kernel: seconds of `start`, seconds of a `step`, share of HBM's bandwidth."""
+
+    start: float
+    step: float
+    share: float
+    evidence: str
+
+    def seconds(
+        self, gpu: Gpu, moved: float, depth: float = 0.0, busy: float = 0.0
+    ) -> float:
+        """Seconds in which `moved` bytes are read and written; `busy` seconds of arithmetic are beside it."""
+        reading = moved / (self.share * gpu.bandwidth)
+        return self.start + math.hypot(reading, depth * self.step, busy)
+
+
+@cache
+def laws() -> Mapping[str, Law]:
+    """The laws of the file, by the kind of kernel."""
+    return {
+        name: _law(name, entry)
+        for name, entry in files.toml(FILE.read_text(encoding="utf-8")).items()
+    }
+
+
+def _law(name: str, entry: Mapping[str, object]) -> Law:
+    where = str(FILE)
+    start = parse_duration(entry["start"], where, f"{name}.start")
+    step = parse_duration(entry.get("step", "0 s"), where, f"{name}.step")
+    return Law(start, step, float(str(entry["share"])), str(entry["evidence"]))
+
 
 #: Bytes that sampling moves for a logit (a count of kernels in vLLM's sampler; a softmax reads twice): widened 6,
 #: log-softmax 12, scaled 8, softmax 12, noise 4, divided 12, argmax 4, compared and counted 6.

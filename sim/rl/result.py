@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import Any
 
+from prestep.sim.costs.spreads import NOMINAL, quantile
 from prestep.sim.outputs import words
 from prestep.sim.rl import step as steps
-from prestep.sim.rl.interval import interval_of
 from prestep.sim.rl.step import RlStep
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.units import count, format_bytes, format_duration
@@ -220,3 +221,42 @@ def _details(result: Mapping[str, Any]) -> Iterator[str]:
         if value
     )
     yield f"Refit: {size} in {refit['tensors']} tensors: {told}"
+
+
+#: Relative standard deviations of what has no measurement of its own: guesses.
+SPREADS = {"rollout": 0.25, "environment": 0.5, "refit": 0.35, "driver": 0.5}
+
+#: No step is surer than one of a group that no constant was fitted to: relative error (root of the mean square) of rows
+#: for fitting with constants of the other group alone. Evidence: fitted, python -m lab.fit.rl prints it.
+UNSEEN = 0.22
+
+
+@dataclass(frozen=True)
+class Interval:
+    """Between which times the measured step lies with the probability `nominal`, s."""
+
+    low: float
+    high: float
+    spread: float
+    nominal: float = NOMINAL
+
+
+def interval_of(step: RlStep) -> Interval:
+    """The interval; phases that another hides count by the share of the step that they pace.
+
+    Training's own spread is that of training steps; what NeMo RL does between them nobody has measured. So a step that
+    waits for training alone would be too sure, which `UNSEEN` forbids.
+    """
+    total, variance = step.step_time, 0.0
+    spreads = _spreads(step)
+    for name, seconds in step.exposed.items():
+        variance += (seconds / total * spreads[name]) ** 2
+    spread = max(UNSEEN, math.sqrt(variance))
+    reach = math.exp(quantile(NOMINAL) * spread)
+    return Interval(total / reach, total * reach, spread)
+
+
+def _spreads(step: RlStep) -> Mapping[str, float]:
+    known = step.trained.prediction.uncertainty
+    of_training = known.spread if known is not None else SPREADS["rollout"]
+    return {**SPREADS, "training": of_training, "logprobs": of_training}

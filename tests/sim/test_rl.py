@@ -18,10 +18,10 @@ from prestep.cli import main
 from prestep.sim.costs.spreads import quantile
 from prestep.sim.errors import InputError
 from prestep.sim.rl.decode import WORKING, Engine
-from prestep.sim.rl.interval import UNSEEN, interval_of
 from prestep.sim.rl.lengths import generated, packs
 from prestep.sim.rl.pools import pools_of
 from prestep.sim.rl.refit import tensors_of
+from prestep.sim.rl.result import UNSEEN, interval_of
 from prestep.sim.rl.rollout import rollout_of
 from prestep.sim.rl.section import Rl
 from prestep.sim.rl.step import RlStep, predict
