@@ -12,7 +12,7 @@ from prestep.sim import files
 from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 from prestep.sim.outputs import words
-from prestep.validation.report import baseline, coverage, slices
+from prestep.validation.report import baseline, coverage
 from prestep.validation.report import report as writers
 from prestep.validation.report.against import Comparison, against
 from prestep.validation.report.gate import Check, new_misses
@@ -104,7 +104,7 @@ SCHEMA = words.titled(
 def as_json(reports: Sequence[Report], compared: Comparison | None = None) -> Any:
     """The object of one report; a list of several. It serves as the base of a later `--compare`."""
     made = [
-        {**report.to_json(), "by_slice": slices.to_json(report), **_covered(report)}
+        {**report.to_json(), "by_slice": coverage.by_slice(report), **_covered(report)}
         for report in reports
     ]
     if compared is not None:

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -238,16 +238,16 @@ def misused(option: str, found: str, expected: str, hint: str = "") -> InputErro
 
 
 def check_new(output: Path, force: bool) -> None:
-    """Raises InputError for an output that exists, unless --force is said."""
+    """Raises InputError for an output that exists, unless --force is given."""
     if output.exists() and not force:
         hint = "--force writes over it"
         raise misused("--output", str(output), "a file that does not exist", hint)
 
 
-def options(
-    texts: dict[str, str] | dict[str | tuple[str, ...], str], **alike: Any
-) -> Callable[[Command], Command]:
-    """Options that differ in names and help alone; `alike` is what click is told of each of them.
+def options(texts: Mapping[Any, str], **settings: Any) -> Callable[[Command], Command]:
+    """Options that differ in names and help alone; `settings` are the arguments of click for each.
+
+    A key is one name or a tuple of names.
 
     Examples
     --------
@@ -258,9 +258,9 @@ def options(
     """
 
     def added(command: Command) -> Command:
-        for names, text in reversed(texts.items()):
+        for names, text in reversed([*texts.items()]):
             declared = (names,) if isinstance(names, str) else names
-            command = click.option(*declared, help=text, **alike)(command)
+            command = click.option(*declared, help=text, **settings)(command)
         return command
 
     return added

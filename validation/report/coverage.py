@@ -1,15 +1,16 @@
-"""How often measured times lie in the intervals that were predicted: the check on
-`prestep.sim.analysis.uncertainty`."""
+"""What averages of a comparison hide: how often measured times lie in the intervals that were predicted
+(`prestep.sim.analysis.uncertainty`), and bias and rank correlation of every slice."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from prestep.sim.costs.spreads import NOMINAL, quantile
 from prestep.validation.report.interface import Point, Report
+from prestep.validation.report.summary import errors_of, rank_correlation
 
 # Cases from which a share of `NOMINAL` is known to five points either way, 19 times in 20.
 ENOUGH = 139
@@ -41,27 +42,29 @@ class Coverage:
         return f"{self.inside} of {self.n} ({self.share:.0%})"
 
     def to_json(self) -> dict[str, Any]:
-        told = {
+        counts = {
             "n": self.n,
             "inside": self.inside,
             "share": self.share,
             "median_width": self.width,
         }
-        return told | dict(zip(("share_low", "share_high"), self.between, strict=True))
+        return counts | dict(
+            zip(("share_low", "share_high"), self.between, strict=True)
+        )
 
 
 def coverage_of(points: Iterable[Point]) -> Coverage | None:
     """The coverage of the points that have an interval; None if none has."""
-    known = [
+    stated = [
         (point, point.interval)
         for point in points
         if point.interval is not None and not point.error
     ]
-    if not known:
+    if not stated:
         return None
-    inside = sum(low <= point.measured <= high for point, (low, high) in known)
-    widths = sorted(high / low - 1 for _, (low, high) in known)
-    return Coverage(len(known), inside, widths[len(widths) // 2])
+    inside = sum(low <= point.measured <= high for point, (low, high) in stated)
+    widths = sorted(high / low - 1 for _, (low, high) in stated)
+    return Coverage(len(stated), inside, widths[len(widths) // 2])
 
 
 def parts(report: Report) -> dict[str, Coverage]:
@@ -102,3 +105,39 @@ def line(report: Report) -> str:
         else ""
     )
     return f"measured within the {NOMINAL:.0%} interval: {counts}{few}; median width {first.width:.1%}"
+
+
+def slices_of(report: Report) -> dict[str, list[Point]]:
+    """Predicted points that count, by name of a slice: all, predicted, fitted, then as the report groups them."""
+    good = [point for point in report.points if not point.error and not point.faint]
+    slices = {
+        "all": good,
+        "predicted": [p for p in good if not p.fitted],
+        "fitted": [p for p in good if p.fitted],
+    }
+    for name in dict.fromkeys(point.group for point in good):
+        slices[name] = [point for point in good if point.group == name]
+    return {name: points for name, points in slices.items() if points}
+
+
+def rank_of(points: Sequence[Point]) -> float | None:
+    """Spearman's correlation of measured and predicted times: whether what is faster was said to be faster.
+
+    None where it says nothing: fewer than three points, or all equal.
+    """
+    return rank_correlation(
+        [point.measured for point in points], [point.predicted for point in points]
+    )
+
+
+def by_slice(report: Report) -> dict[str, Any]:
+    """Of every slice: n, mape, worst, worst_id, bias, rank_correlation."""
+    return {
+        name: {
+            **errors_of(
+                [(point.name, point.predicted / point.measured - 1) for point in points]
+            ).to_json(),
+            "rank_correlation": rank_of(points),
+        }
+        for name, points in slices_of(report).items()
+    }

@@ -18,7 +18,6 @@ from prestep.sim import files
 from prestep.validation.report import coverage
 from prestep.validation.report.gate import Check
 from prestep.validation.report.interface import Cells, Report, Table
-from prestep.validation.report.slices import rank_of, slices_of
 
 CHECK_HEAD = ("check", "value", "limit", "", "where")
 GROUP_HEAD = ("rows", "n", "mean", "worst", "bias", "rank", "worst row")
@@ -55,9 +54,8 @@ def terminal(report: Report, width: int = 120) -> str:
     """Cases, groups and checks as tables for a person; what decides comes last, where the eye is."""
     console = Console(width=width, record=True, file=io.StringIO())
     for table in filter(lambda table: table.rows, report.case_tables):
-        if table.rows:
-            console.print(_rich(table))
-            console.print()
+        console.print(_rich(table))
+        console.print()
     for line in _skip_lines(report):
         console.print(f"skipped {line}", markup=False)
     console.print(_rich(Table("", GROUP_HEAD, list(group_cells(report)))))
@@ -72,13 +70,10 @@ def terminal(report: Report, width: int = 120) -> str:
 
 def verdict(report: Report) -> str:
     failed = sum(not check.passed for check in report.checks)
-    found = (
-        "within tolerance"
-        if report.passed
-        else f"OUTSIDE tolerance: {failed} of {len(report.checks)} checks failed"
-    )
+    outcome = f"OUTSIDE tolerance: {failed} of {len(report.checks)} checks failed"
+    outcome = "within tolerance" if report.passed else outcome
     skipped = f" ({len(report.skips)} rows skipped)" if report.skips else ""
-    return f"{report.name}: {found}{skipped}"
+    return f"{report.name}: {outcome}{skipped}"
 
 
 def _skip_lines(report: Report) -> list[str]:
@@ -164,7 +159,10 @@ def _amount(check: Check, value: float) -> str:
 
 def group_cells(report: Report) -> Iterator[Cells]:
     """Errors of every group; `rank`: Spearman's correlation of predicted and measured times."""
-    ranks = {name: rank_of(points) for name, points in slices_of(report).items()}
+    ranks = {
+        name: coverage.rank_of(points)
+        for name, points in coverage.slices_of(report).items()
+    }
     for name, e in report.groups.items():
         if e.n:
             rank = ranks.get(name)
