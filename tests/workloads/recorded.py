@@ -10,6 +10,7 @@ from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import ModelSpec, load_model
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.tensor import ExpertParallel
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.block import Block, BlockParallel
 from prestep.workloads.torch.compiled import compiled_block
@@ -39,6 +40,13 @@ def words(text: str) -> list[str]:
     return text.split()
 
 
+def short(name: str) -> str:
+    """An operation without namespace and overload, also as kernels are called: "add" of "aten.add.Tensor"."""
+    return (
+        name.split(".")[1] if name.startswith("aten.") else name.removeprefix("aten ")
+    )
+
+
 @dataclass
 class Step:
     """One recorded forward and backward pass."""
@@ -59,7 +67,7 @@ class Step:
             else range(self.forward_end)
         )
         return [
-            t.columns.names[i]
+            short(t.columns.names[i])
             for i in span
             if t.columns.layer[i] == layer and t.columns.names[i] != "memset"
         ]
@@ -96,7 +104,7 @@ def transformer(
             True,
             ExpertParallel(group) if group else BlockParallel(),
         )
-        return net, lambda: F.cross_entropy(
+        return net, lambda: aten.cross_entropy(
             t, net.forward(t, (batch, 2048), lambda b, x: run(t, b, x))
         )
 
@@ -120,7 +128,7 @@ def resnet(depth: int, batch: int) -> Step:
         net = ResNet(
             t, ModelSpec("resnet", "resnet", layers=depth, image_size=224, classes=1000)
         )
-        return net, lambda: F.cross_entropy(t, net.forward(t, batch))
+        return net, lambda: aten.cross_entropy(t, net.forward(t, batch))
 
     return record(build)
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import load_model
-from prestep.workloads.torch import functional as F
+from prestep.workloads.torch import aten
 from prestep.workloads.torch.block import Block
 from prestep.workloads.torch.compiled import cut
 from prestep.workloads.torch.recorder import Shared
@@ -84,7 +84,7 @@ def moments_of_gradients(run: Callable[[Tape, Block, Tensor], Tensor]) -> int:
 
     for p in net.blocks[0].parameters:
         p.on_grad = arrive
-    loss = F.cross_entropy(t, net.forward(t, (2, 2048), lambda b, x: run(t, b, x)))
+    loss = aten.cross_entropy(t, net.forward(t, (2, 2048), lambda b, x: run(t, b, x)))
     t.backward(loss, Tensor(None, loss.shape))
     return len(moments)
 

@@ -19,6 +19,7 @@ from prestep.workloads.models.model import ModelSpec, load_model
 from prestep.workloads.parallel.ddp import DistributedDataParallel
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.tensor import ExpertParallel
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.convnet import ResNet
 from prestep.workloads.torch.mlp import MultilayerPerceptron
@@ -56,7 +57,7 @@ def net_of(t: Tape, m: ModelSpec, ep: int) -> tuple[list[Tensor], Tensor]:
         return mlp.parameters, F.mse_loss(t, mlp.forward(t, 4))
     if m.kind == "resnet":
         convnet = ResNet(t, m)
-        return convnet.parameters, F.cross_entropy(t, convnet.forward(t, 1))
+        return convnet.parameters, aten.cross_entropy(t, convnet.forward(t, 1))
     parallel = (
         ExpertParallel(Group("ep", WORLD[:ep], [WORLD[:ep]], 1)) if ep > 1 else None
     )
@@ -64,7 +65,7 @@ def net_of(t: Tape, m: ModelSpec, ep: int) -> tuple[list[Tensor], Tensor]:
     local = {
         id(p) for b in net.blocks for p in (b.ffn.expert_parameters if ep > 1 else [])
     }  # type: ignore[attr-defined]
-    loss = F.cross_entropy(
+    loss = aten.cross_entropy(
         t, net.forward(t, (1, 64), lambda block, x: block.forward(t, x))
     )
     return [p for p in net.parameters if id(p) not in local], loss

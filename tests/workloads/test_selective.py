@@ -73,7 +73,9 @@ def _after_forward(low: Any) -> float:
     begins = next(op.index for op in rows if op.phase == "backward")
     alive = memory.before["activations"]
     changes = [
-        size for at, who, size in memory.log if at < begins and who == "activations"
+        row.size
+        for row in memory.log
+        if row.issued < begins and row.owner == "activations"
     ]
     return float(alive + sum(changes))
 

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL
 from prestep.workloads.memory.account import Memory, Storage
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.activation_checkpoint import checkpoint
 from prestep.workloads.torch.recorder import Recorder, Shared
@@ -108,7 +109,9 @@ def chain(t: Tape, depth: int, recompute: bool = False) -> tuple[list[Tensor], T
         t.layer += 1
 
         def layer(x: Tensor, w: Tensor = w) -> Tensor:
-            return F.linear(t, F.activation(t, "gelu", F.activation(t, "silu", x)), w)
+            return F.linear(
+                t, aten.activation(t, "gelu", aten.activation(t, "silu", x)), w
+            )
 
         x = checkpoint(t, layer, x) if recompute else layer(x)
     t.layer = -1
@@ -147,10 +150,10 @@ def test_gradients_of_several_users_are_added_before_they_go_on(users: int) -> N
     """An output used n times gets n gradients, n - 1 additions, and its own backward once."""
     t = tape()
     h = F.linear(t, sample(t, 8, 64), t.parameter(64, 64))
-    branches = [F.activation(t, "silu", h) for _ in range(users)]
+    branches = [aten.activation(t, "silu", h) for _ in range(users)]
     total = branches[0]
     for branch in branches[1:]:
-        total = F.add(t, total, branch)
+        total = aten.add(t, total, branch)
     before = len(launched(t))
     backward(t, total)
     kinds = [k.kind for k in launched(t)[before:]]

@@ -8,7 +8,7 @@ from prestep.sim.predict import predict
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.parallel.ddp import DistributedDataParallel
 from prestep.workloads.parallel.group import Group
-from prestep.workloads.torch import functional as F
+from prestep.workloads.torch import aten
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
@@ -50,7 +50,7 @@ class Recorded:
 
     def step(self) -> None:
         t = self.tape
-        loss = F.cross_entropy(
+        loss = aten.cross_entropy(
             t, self.net.forward(t, (2, 64), lambda block, x: block.forward(t, x))
         )
         t.backward(loss, Tensor(None, loss.shape))

@@ -30,6 +30,7 @@ from prestep.workloads.megatron.recomputation import again, discarded
 from prestep.workloads.megatron.shard import Shard, kept, unquantized
 from prestep.workloads.megatron.tensor_parallel import reduce
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -179,7 +180,7 @@ class Embedding(Module):
             pass_over(t, x.elements, 2 * x.size)
             reduce(t, x, s.group, s.sequence)
         if self.position is not None:
-            x = F.add(t, x, F.embedding(t, shape, self.position))
+            x = aten.add(t, x, F.embedding(t, shape, self.position))
         if self.norm is not None:
             x = self.norm.forward(t, x)
         if s.options.hidden_dropout:

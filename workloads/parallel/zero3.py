@@ -19,13 +19,14 @@ from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.zero3_course import Coordinator, with_hook
 from prestep.workloads.parallel.zero_partitions import (
     FLATTEN,
+    NARROWED,
     NORM,
     SCALARS,
     SCALED,
+    WIDENED,
     ZeroPartitions,
 )
 from prestep.workloads.torch.tape import Tape, Tensor
-from prestep.workloads.torch.written_out import NARROWED, WIDENED
 
 #: Streams: of copies around all-gathers, of the all-gathers, and of all that is done to gradients.
 COPIES, GATHER, REDUCE = "zero all-gather", "nccl all-gather", "zero reduce"

@@ -36,10 +36,10 @@ from prestep.workloads.parallel.zero_partitions import (
     LOOKS,
     NORM,
     WIDE,
+    WIDENED,
     ZeroPartitions,
 )
 from prestep.workloads.torch.tape import Tape, Tensor
-from prestep.workloads.torch.written_out import WIDENED
 
 #: Kernels over single numbers: behind a part's norm (its square and root), and for each norm that is summed. Counted
 #: in the source (`_constant_buffered_norm2`, `complete_grad_norm_calculation_for_cpu_offload`).

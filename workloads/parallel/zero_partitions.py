@@ -18,7 +18,6 @@ from prestep.workloads.parallel.ddp import STREAM
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.functional import launch_elementwise
 from prestep.workloads.torch.tape import Tape, Tensor
-from prestep.workloads.torch.written_out import NARROWED, WIDENED, Operation
 
 BUCKETS = buckets("deepspeed")
 #: Small kernels, counted in a trace of DeepSpeed 0.19.8 (llama1b-z1-b2, two H200): of a tensor that is looked at for
@@ -27,6 +26,10 @@ BUCKETS = buckets("deepspeed")
 LOOKS, SCALARS, READS = 8, 16, 3
 FLATTEN = 4.0  # bytes for an element of a partition: gradients side by side
 NORM = 8.0  # for one whose norm is taken, in 64 bits
+#: An operation over elements: its name, its layout, the type that it computes in, bytes of an element.
+Operation = tuple[str, str, str, int]
+WIDENED: Operation = ("copy", "", "bf16>fp32", 6)
+NARROWED: Operation = ("copy", "", "fp32>bf16", 6)
 #: Gradients scaled, in place.
 SCALED: Operation = ("mul", "", "fp32", 8)
 ADAM = 28  # bytes of an element in fp32: three numbers of a parameter's size and four of a moment's

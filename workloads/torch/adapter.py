@@ -16,10 +16,9 @@ from typing import Literal
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.adapter import Adapter
+from prestep.workloads.torch import aten
 from prestep.workloads.torch.functional import (
     Step,
-    add,
-    by_number,
     launch_elementwise,
     product,
 )
@@ -77,11 +76,11 @@ class LowRank:
         if over.between is not None:
             thin = over.between(t, thin)
         if self.choices.scaled == "inner":
-            thin = by_number(t, thin)
+            thin = aten.mul_number(t, thin, 2.0)
         wide = product(t, thin, self.out, summed=over.out)
         if self.choices.scaled == "output":
-            wide = by_number(t, wide)
-        return add(t, y, self._dropped(t, wide, "post"))
+            wide = aten.mul_number(t, wide, 2.0)
+        return aten.add(t, y, self._dropped(t, wide, "post"))
 
     def _dropped(self, t: Tape, x: Tensor, position: str) -> Tensor:
         """Dropout in this place, if it is here; without any PEFT has no module that does something."""

@@ -80,6 +80,8 @@ def heads_view(
     Backward, the gradient of a query or value comes back in another layout than the projection needs,
     which costs one copy unless it was already contiguous (``copies``).
     """
+    if t.written_out and not heads_last(t):
+        return written_out.heads(t, x, heads, head_dim)
     t.cpu("view", 2)
     y = Tensor(x.storage, (batch, heads, seq, head_dim), x.itemsize)
     shape = x.shape
@@ -163,9 +165,16 @@ def _backward(work: _Work, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Ten
     t.launch(work.backward)
     grouped = k.shape[1] != q.shape[1]
     expanded = [t.empty(q.shape, q.itemsize) for _ in range(2)] if grouped else []
-    grads = [t.empty(x.shape, x.itemsize) for x in (q, k, v)]
+    grads = [_lying_as(t, x) for x in (q, k, v)]
     del accumulator, expanded
     return grads
+
+
+def _lying_as(t: Tape, x: Tensor) -> Tensor:
+    """A gradient in the layout of what it is of."""
+    grad = t.empty(x.shape, x.itemsize)
+    grad.strides = x.strides
+    return grad
 
 
 def _in_32_bits(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
@@ -285,6 +294,8 @@ def _attended(
     """The output of an attention that was launched; `gradients` launches its backward."""
     b, h, s, _ = q.shape
     out = t.empty((b, h, s, v.shape[-1]), q.itemsize)
+    if v.shape == k.shape:
+        out.strides = q.strides
     lse = t.empty((b, h, s), 4)
     saved = out.view(*out.shape)
     saved.node = None
@@ -398,6 +409,8 @@ class _Split:
 def merge_heads(t: Tape, x: Tensor) -> Tensor:
     """``transpose(1, 2).reshape(B, S, -1)``: one copy forward, none backward; none where heads lie behind tokens."""
     b, h, s, d = x.shape
+    if t.written_out and not heads_last(t):
+        return written_out.joined(t, x)
     if heads_last(t) or t.plain:  # as the memory-efficient kernel writes them
         t.cpu("view", 2)
         return x.view(b, s, h * d)

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from prestep.sim.extras import lazily
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.attention import (
     attention,
@@ -96,7 +97,7 @@ class Attention(Module):
             o = with_sinks(t, o, self.sinks)
         o = merge_heads(t, o)
         for each in gate:
-            o = F.mul(t, o, F.sigmoid(t, each))
+            o = aten.mul(t, o, aten.activation(t, "sigmoid", each))
         del gate
         return row(t, o, self.wo, self.biases.get(self.wo))
 
@@ -212,7 +213,7 @@ class Block(Module):
         for norm, part in self.branches:
             with t.within(part.label):
                 y = part.forward(t, _normed(t, norm, x), p.column, p.row)
-            x = F.add(t, x, y)
+            x = aten.add(t, x, y)
             del y
         return x
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from prestep.workloads.torch import functional as F
+from prestep.workloads.torch import aten
 from prestep.workloads.torch.block import Block
 from prestep.workloads.torch.block_units import (
     DOWN,
@@ -54,7 +54,7 @@ def compiled_block(
         }
     if isinstance(block.ffn, MixtureOfExperts):
         routed = experts_between(t, block.ffn, values.pop("n2"))
-        values["y"] = F.add(t, values.pop("x2"), routed)
+        values["y"] = aten.add(t, values.pop("x2"), routed)
     t.layer = outer
     return values["y"]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prestep.workloads.models import hybrid
-from prestep.workloads.torch import functional as F
+from prestep.workloads.torch import aten
 from prestep.workloads.torch.block import Block
 from prestep.workloads.torch.block_units import ATTENTION, DOWN, GATE, NORM, OUTPUT, UP
 from prestep.workloads.torch.compiled_graph import Compiled, graph_of
@@ -30,7 +30,7 @@ def compiled_layer(t: Tape, block: HybridBlock, x: Tensor) -> Tensor:
     values = {"x": x}
     if units[-1] == NORM:
         OneNorm(t, block, units, {"n1"}).forward(values)
-        y = F.add(t, x, _as_written(t, block, values.pop("n1")))
+        y = aten.add(t, x, _as_written(t, block, values.pop("n1")))
     else:
         latent = block.letter == hybrid.ATTENTION and issubclass(
             graph_of(block), LatentUnits

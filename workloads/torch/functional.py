@@ -12,6 +12,7 @@ from functools import partial
 
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.torch import aten
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
@@ -185,92 +186,9 @@ def launch_elementwise(t: Tape, kind: str, elements: int, moved: float) -> None:
     t.launch(Kernel(kind, (elements,), bytes=moved))
 
 
-def add(t: Tape, a: Tensor, b: Tensor) -> Tensor:
-    """Residual addition: saves nothing, passes its gradient to both sides."""
-    t.cpu("elementwise")
-    launch_elementwise(t, "add", a.elements, 3 * a.size)
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("view_backward")
-        return [g, g]
-
-    return t.apply(t.empty(a.shape, a.itemsize), [a, b], backward)
-
-
-def mul(t: Tape, a: Tensor, b: Tensor) -> Tensor:
-    """Elementwise product of equal shapes: saves both factors."""
-    t.cpu("elementwise")
-    launch_elementwise(t, "mul", a.elements, 3 * a.size)
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("elementwise_backward", 2)
-        launch_elementwise(t, "mul", a.elements, 3 * a.size)
-        ga = t.empty(a.shape, a.itemsize)
-        launch_elementwise(t, "mul", a.elements, 3 * a.size)
-        return [ga, t.empty(b.shape, b.itemsize)]
-
-    return t.apply(t.empty(a.shape, a.itemsize), [a, b], backward)
-
-
-def activation(t: Tape, kind: str, x: Tensor) -> Tensor:
-    """silu, gelu, relu or its square: saves its input (relu its output)."""
-    if kind == "relu2":
-        return square(t, activation(t, "relu", x))
-    t.cpu("elementwise")
-    launch_elementwise(t, kind, x.elements, 2 * x.size)
-    y = t.empty(x.shape, x.itemsize)
-    saved = y.view(*y.shape) if kind == "relu" else x
-    shape, itemsize = x.shape, x.itemsize
-    back = "threshold_backward" if kind == "relu" else f"{kind}_backward"
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("elementwise_backward")
-        launch_elementwise(t, back, g.elements, 3 * g.size)
-        _ = saved
-        return [t.empty(shape, itemsize)]
-
-    return t.apply(y, [x], backward)
-
-
-def sigmoid(t: Tape, x: Tensor) -> Tensor:
-    """Elementwise sigmoid: saves its output."""
-    shape, itemsize = x.shape, x.itemsize
-    t.cpu("elementwise")
-    launch_elementwise(t, "fused", x.elements, 2 * x.size)
-    y = t.empty(shape, itemsize)
-    saved = y.view(*shape)
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("elementwise_backward")
-        launch_elementwise(t, "fused", g.elements, 3 * g.size)
-        _ = saved
-        return [t.empty(shape, itemsize)]
-
-    return t.apply(y, [x], backward)
-
-
-def square(t: Tape, x: Tensor) -> Tensor:
-    """Elementwise square: saves its input."""
-    return _elementwise(t, x, 3.0)
-
-
 def clamp(t: Tape, x: Tensor) -> Tensor:
     """Elementwise bounds: saves its input, which says where the gradient passes."""
     return _elementwise(t, x, 3.0)
-
-
-def by_number(t: Tape, x: Tensor) -> Tensor:
-    """Times a number, which is the gradient's factor as well: nothing is saved."""
-    shape, itemsize, moved = x.shape, x.itemsize, 2 * x.size
-    t.cpu("elementwise")
-    launch_elementwise(t, "mul", x.elements, moved)
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("elementwise_backward")
-        launch_elementwise(t, "mul", g.elements, moved)
-        return [t.empty(shape, itemsize)]
-
-    return t.apply(t.empty(shape, itemsize), [x], backward)
 
 
 def _elementwise(t: Tape, x: Tensor, passes: float) -> Tensor:
@@ -359,65 +277,8 @@ class _Norm:
 
 
 def embedding(t: Tape, ids: tuple[int, int], w: Tensor) -> Tensor:
-    """Row lookup, a module; backward sorts the ids and scatters (PyTorch's dense embedding gradient)."""
-    return t.call_by_name([w], lambda: _looked_up(t, ids, w))
-
-
-def _looked_up(t: Tape, ids: tuple[int, int], w: Tensor) -> Tensor:
-    vocab, hidden = w.shape
-    tokens = ids[0] * ids[1]
-    t.cpu("embedding")
-    y = t.empty((*ids, hidden), w.itemsize)
-    t.launch(Kernel("embedding_fwd", (tokens, hidden, vocab), bytes=2 * y.size))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("embedding_backward")
-        gw = t.empty(w.shape, w.itemsize)
-        launch_elementwise(t, "fill", w.elements, w.size)
-        t.launch(Kernel("embedding_bwd", (tokens, hidden, vocab)))
-        return [gw]
-
-    return t.apply(y, [w], backward)
-
-
-def add_rows(t: Tape, x: Tensor, rows: Tensor) -> Tensor:
-    """``x + rows``, the same rows (1, seq, hidden) for every sample: their gradient is summed over the batch."""
-    t.cpu("elementwise")
-    launch_elementwise(t, "add", x.elements, 2 * x.size + rows.size)
-    shape, itemsize, batch = rows.shape, rows.itemsize, x.shape[0]
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("view_backward")
-        if batch == 1:
-            return [g, g]
-        summed = t.empty(shape, itemsize)
-        t.launch(Kernel("sum", (g.elements,), bytes=g.size))
-        return [g, summed]
-
-    return t.apply(t.empty(x.shape, x.itemsize), [x, rows], backward)
-
-
-def cross_entropy(t: Tape, logits: Tensor) -> Tensor:
-    """log_softmax then nll_loss: saves the log-probabilities (as large as the logits)."""
-    vocab = logits.shape[-1]
-    tokens = logits.elements // vocab
-    rows, itemsize = (tokens, vocab), logits.itemsize
-    t.cpu("loss")
-    t.launch(Kernel("log_softmax_fwd", rows, bytes=2 * logits.size))
-    logp = t.empty(logits.shape, itemsize)
-    t.launch(Kernel("nll_loss_fwd", rows, bytes=32.0 * tokens))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("loss_backward")
-        launch_elementwise(t, "fill", tokens * vocab, logp.size)
-        picked = t.empty(logp.shape, itemsize)
-        t.launch(Kernel("nll_loss_bwd", rows, bytes=32.0 * tokens))
-        t.launch(Kernel("log_softmax_bwd", rows, bytes=3 * logp.size))
-        out = t.empty(logp.shape, itemsize)
-        del picked
-        return [out]
-
-    return t.apply(t.empty((1,), itemsize), [logits], backward)
+    """Row lookup, a module."""
+    return t.call_by_name([w], lambda: aten.embedding(t, ids, w))
 
 
 def mse_loss(t: Tape, x: Tensor) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -34,7 +35,7 @@ class MultilayerPerceptron(Module):
         for i, (w, bias) in enumerate(self.layers):
             t.cpu("module")
             if i > 0:
-                x = F.activation(t, self.activation, x)
+                x = aten.activation(t, self.activation, x)
             with t.within(f"layers.{i}"):
                 x = F.linear(t, x, w, bias)
         return x

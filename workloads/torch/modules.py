@@ -7,6 +7,7 @@ from typing import Protocol, TypeVar
 
 from prestep.sim.extras import lazily
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -89,13 +90,13 @@ def gated(
     models/gpt_oss/model/moe.py, whose sum of the factor and one is left out).
     """
     if clamped and not (t.compiles and factor is not None):
-        x = F.by_number(t, F.clamp(t, x))
+        x = aten.mul_number(t, F.clamp(t, x), 1.702)
         factor = None if factor is None else F.clamp(t, factor)
     if factor is None:
-        return F.activation(t, activation, x)
+        return aten.activation(t, activation, x)
     if t.compiles:
         return F.gated(t, activation, x, factor)
-    return F.mul(t, F.activation(t, activation, x), factor)
+    return aten.mul(t, aten.activation(t, activation, x), factor)
 
 
 class FeedForward(Module):
@@ -132,10 +133,10 @@ class FeedForward(Module):
             return row(t, inner, self.w2, self.biases.get(self.w2))
         inner = self._activated(t, up(self.w1))
         if self.w3 is not None:
-            inner = F.mul(t, inner, up(self.w3))
+            inner = aten.mul(t, inner, up(self.w3))
         return row(t, inner, self.w2, self.biases.get(self.w2))
 
     def _activated(self, t: Tape, x: Tensor) -> Tensor:
         """The activation, which is a module of its own in transformers."""
-        run = partial(F.activation, t, self.activation)
+        run = partial(aten.activation, t, self.activation)
         return t.call([], x, run) if t.written_out else run(x)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch import indexing as I
 from prestep.workloads.torch.grouped_experts import GroupedFeedForward
@@ -107,7 +108,7 @@ class MixtureOfExperts(Module):
         y = I.index_add(t, zeros.shape[0], I.scale_rows(t, out, weights), where)
         y = _projected(t, y, self.up)
         if self.shared is not None:
-            y = F.add(t, y, self._seen_by_all(t, self.shared, flat, shape))
+            y = aten.add(t, y, self._seen_by_all(t, self.shared, flat, shape))
         return reshape(t, y, shape)
 
     def _results(

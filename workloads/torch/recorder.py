@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from prestep.sim.graph.opgraph import Chain
+    from prestep.workloads.operation import Operation
+    from prestep.workloads.operators.rules import Rule
     from prestep.workloads.torch.again import Dropped
 
 PHASES = ("forward", "backward", "optimizer", "communication")
@@ -28,12 +30,20 @@ class Shared:
 
     def __init__(self) -> None:
         self.kernels: dict[Kernel | Chain, int] = {}
+        self._launched: dict[Operation, tuple[Kernel, ...]] = {}
         self.streams: dict[str, int] = {}
         self.rendezvous = Rendezvous()
 
     def kernel(self, kernel: Kernel | Chain) -> int:
         """The number of a kernel."""
         return self.kernels.setdefault(kernel, len(self.kernels))
+
+    def launched(self, operation: Operation, rule: Rule) -> tuple[Kernel, ...]:
+        """What an operation launches, by the rule of its family."""
+        kernels = self._launched.get(operation)
+        if kernels is None:
+            kernels = self._launched[operation] = rule(operation)
+        return kernels
 
     def stream(self, name: str) -> int:
         """The number of a stream."""
@@ -159,6 +169,13 @@ class Recorder:
         if self.blocking:
             self.synchronize(stream)
         return index
+
+    def operate(self, operation: Operation, rule: Rule, host: str) -> None:
+        """An operator as PyTorch's dispatcher sees it: the host's time under a name ("": in another's), its kernels."""
+        if host:
+            self.cpu(host)
+        for kernel in self.shared.launched(operation, rule):
+            self.launch(kernel, name=operation.name)
 
     def communicate(self, parts: Iterable[int], stream: str, name: str) -> int:
         """An operation that takes part in the given rendezvous and ends when all of them have ended."""

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
+from prestep.workloads.operation import Operand, Operation
 from prestep.workloads.torch.recorder import Recorder, Shared
 
 if TYPE_CHECKING:
@@ -26,7 +28,12 @@ if TYPE_CHECKING:
     from prestep.workloads.torch.adapter import LowRank
     from prestep.workloads.torch.low_rank import FourBits
 
+with lazily():
+    from prestep.workloads.operators import pointwise
+
 Backward = Callable[["Tensor"], "list[Tensor | None]"]
+#: Types of symbolic numbers by the bytes of an element.
+DTYPES = {1: "fp8_e4m3", 2: "bf16", 4: "fp32", 8: "int64"}
 
 
 class Node:
@@ -61,6 +68,7 @@ class Tensor:
         "shape",
         "storage",
         "stored",
+        "strides",
         "whole",
     )
 
@@ -81,6 +89,7 @@ class Tensor:
         self.on_grad: Callable[[Tensor], None] | None = None
         self.name = ""
         self.local = True
+        self.strides: tuple[int, ...] = ()  # in elements; (): it is contiguous
         self.whole: tuple[int, ...] = ()  # of a shard: what it is a part of
 
     def moved(self) -> Tensor:
@@ -97,6 +106,11 @@ class Tensor:
         return n
 
     @property
+    def operand(self) -> Operand:
+        """The tensor as operations name it."""
+        return Operand(DTYPES[self.itemsize], self.shape, self.strides)
+
+    @property
     def size(self) -> float:
         """Bytes."""
         return float(self.elements * self.itemsize)
@@ -110,6 +124,8 @@ class Tensor:
         """The same storage and history with another shape (no kernel)."""
         t = Tensor(self.storage, shape, self.itemsize, self.node)
         t.requires_grad = self.requires_grad
+        if shape == self.shape:
+            t.strides = self.strides
         return t
 
 
@@ -291,6 +307,11 @@ class Tape(Recorder):
     def _merge(self, buffers: dict[Node, Tensor], node: Node, grad: Tensor) -> None:
         """Adds a gradient to those that a node got before."""
         if node in buffers:
+            if self.written_out:
+                both = buffers[node].operand, grad.operand
+                sums = Operation("aten.add.Tensor", both, (), both[:1])
+                self.operate(sums, pointwise.elementwise, "accumulate")
+                return
             self.cpu("accumulate")
             self.launch(self.shared.elementwise("add", grad.elements, 3 * grad.size))
         else:

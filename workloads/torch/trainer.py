@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.torch import functional as F
+from prestep.workloads.torch import aten
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # Bytes of fp32 that each kernel of a single-tensor AdamW moves for an element: both moments decayed, the gradient added
@@ -23,7 +23,7 @@ def weighed(t: Tape, logits: list[Tensor], loss: Callable[[Tensor], Tensor]) -> 
     total = loss(logits.pop(0))
     while logits:
         further = loss(logits.pop(0))
-        total = F.add(t, total, F.by_number(t, further))
+        total = aten.add(t, total, aten.mul_number(t, further, 0.1))
     return total
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from prestep.sim.extras import lazily
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.block import Block, BlockParallel, Norm
 from prestep.workloads.torch.modules import Module, without
@@ -155,7 +156,7 @@ class Transformer(Module):
             else x
         )
         if self.position is not None and isinstance(x, tuple) and isinstance(h, Tensor):
-            h = F.add_rows(t, h, F.embedding(t, (1, x[1]), self.position))
+            h = aten.add(t, h, F.embedding(t, (1, x[1]), self.position))
         if not isinstance(h, Tensor):
             raise TypeError(
                 "a later pipeline stage needs the activation of the stage before it"

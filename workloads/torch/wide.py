@@ -12,7 +12,7 @@ from functools import cache
 
 from prestep.sim.graph.kernel import Kernel
 
-ELEMENT, INDEX = 4, 8  # bytes
+ELEMENT = 4  # bytes
 ALIGNED = 16  # bytes at multiples of which tensor cores want rows to start
 PRODUCTS = {"gemm": "mm", "gemm_bias": "addmm"}
 ATTENTION = {
@@ -26,12 +26,6 @@ ELEMENTWISE = {
     "mul": 3,
     "div": 2,
     "neg": 2,
-    "silu": 2,
-    "silu_backward": 3,
-    "gelu": 2,
-    "gelu_backward": 3,
-    "relu": 2,
-    "threshold_backward": 3,
     "copy": 2,
     "cat": 2,
     "fill": 1,
@@ -42,8 +36,6 @@ ROWS = {
     "rms_norm_bwd": ("_fused_rms_norm_backward", 3),
     "layer_norm_fwd": ("native_layer_norm", 2),
     "layer_norm_bwd": ("native_layer_norm_backward", 3),
-    "log_softmax_fwd": ("_log_softmax", 2),
-    "log_softmax_bwd": ("_log_softmax_backward_data", 3),
 }
 #: Halves of a backward pass that no ATen operation is, priced by their shape: as many bytes lie in rows twice as long.
 HALVES = (
@@ -76,7 +68,7 @@ def in_32_bits(kernel: Kernel, products: str) -> Kernel:
     if kind in HALVES:
         rows, columns = kernel.shape
         return Kernel(kind, (rows, 2 * columns), bytes=kernel.bytes)
-    return _embedding(kernel) if kind.startswith("embedding_") else kernel
+    return kernel
 
 
 def _product(kernel: Kernel) -> Kernel:
@@ -101,13 +93,3 @@ def _attention(kernel: Kernel) -> Kernel:
     shape = batch, heads, kv_heads, length, length, dim
     name = f"aten {ATTENTION[kernel.kind]}"
     return Kernel(name, shape, "fp32", "causal", kernel.bytes, kernel.flops)
-
-
-def _embedding(kernel: Kernel) -> Kernel:
-    """Rows looked up, or their gradients sorted and added; the zeros before these are a kernel of their own here."""
-    tokens, hidden, _ = kernel.shape
-    back = kernel.kind == "embedding_bwd"
-    name = "embedding_dense_backward" if back else "embedding"
-    size = float((3 if back else 2) * ELEMENT * tokens * hidden)
-    size += float((INDEX if back else 1) * INDEX * tokens)
-    return Kernel(f"aten {name}", kernel.shape, "fp32", bytes=size)

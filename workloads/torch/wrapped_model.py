@@ -14,8 +14,8 @@ from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.parallel import ddp
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch import aten, trainer
 from prestep.workloads.torch import functional as F
-from prestep.workloads.torch import trainer
 from prestep.workloads.torch.block import BlockParallel
 from prestep.workloads.torch.modules import without
 from prestep.workloads.torch.run_block import BlockRunner, RunBlock, as_written
@@ -193,7 +193,7 @@ class WrappedModel:
             net, loss = mlp.MultilayerPerceptron(t, m), F.mse_loss
             sample = m.sizes[0] + m.sizes[-1]
         else:
-            net, loss = convnet.ResNet(t, m), F.cross_entropy
+            net, loss = convnet.ResNet(t, m), aten.cross_entropy
             self.buffers, sample = net.buffers, 3 * m.image_size**2
         inputs = float(t.itemsize * batch * sample)
         self.resident.append(Storage(t.memory, inputs, "buffers"))
@@ -347,7 +347,7 @@ class WrappedModel:
         t = self.tape
         if t.by_liger("fused_linear_cross_entropy"):
             return logits  # it is the loss: the head's product was in it
-        wide = self.choices.loss == "fp32" and logits.itemsize < written_out.WIDE
+        wide = self.choices.loss == "fp32" and logits.itemsize < 4
         if self.choices.vocabulary == "split" and self.tp_group.size > 1:
             logits = written_out.widened(t, logits) if wide else logits
             return loss_parallel.cross_entropy(t, logits, self.tp_group)
@@ -357,7 +357,7 @@ class WrappedModel:
             return liger.cross_entropy(t, logits)
         if t.written_out or wide:
             return written_out.cross_entropy(t, logits)
-        return F.cross_entropy(t, logits)
+        return aten.cross_entropy(t, logits)
 
     def _forward(self, net: Transformer, x: Tensor | tuple[int, int]) -> list[Tensor]:
         if self.autocast is not None:

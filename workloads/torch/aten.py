@@ -1,0 +1,381 @@
+"""PyTorch's operators on symbolic tensors: what its dispatcher sees of a model, forward and backward.
+
+Layers that are written with these say their operations as a capture of the program does. Gradients follow
+tools/autograd/derivatives.yaml, layouts of results aten/src/ATen/TensorIterator.cpp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from itertools import zip_longest
+from typing import TYPE_CHECKING
+
+from prestep.workloads.operation import Argument, Operation
+from prestep.workloads.operators.copies import RULES as COPIES
+from prestep.workloads.operators.copies import filled_then_copied
+from prestep.workloads.operators.indexing import embedded, embedding_gradient
+from prestep.workloads.operators.losses import picked, softmax, softmax_backward, spread
+from prestep.workloads.operators.pointwise import elementwise
+from prestep.workloads.operators.reductions import reduction
+from prestep.workloads.operators.tensors import contiguous
+from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
+
+if TYPE_CHECKING:
+    from prestep.workloads.operators.rules import Rule
+
+#: Host costs of an operator that the program calls, and of one that autograd calls.
+FORWARD, BACKWARD = "elementwise", "elementwise_backward"
+VIEW, VIEW_BACKWARD = "view", "view_backward"
+
+#: Python's end of a slice that has none.
+LAST = 2**63 - 1
+
+Grads = list[Tensor | None]
+
+
+def call(
+    t: Tape,
+    rule: Rule,
+    name: str,
+    arguments: Sequence[object],
+    y: Tensor,
+    host: str,
+    *further: Tensor,
+    **options: str,
+) -> Tensor:
+    """Calls "mul.Tensor" or another operator, whose kernels a rule of its family knows; returns its first result."""
+    own, named = tuple(map(_argument, arguments)), tuple(options.items())
+    results = tuple(each.operand for each in (y, *further))
+    t.operate(Operation(f"aten.{name}", own, named, results), rule, host)
+    return y
+
+
+def _argument(value: object) -> Argument:
+    if isinstance(value, Tensor):
+        return value.operand
+    if isinstance(value, list | tuple):
+        return tuple(map(_argument, value))
+    assert value is None or isinstance(value, int | float | str)
+    return value
+
+
+def _applied(
+    t: Tape, y: Tensor, inputs: list[Tensor], backward: Callable[[Tensor], Grads]
+) -> Tensor:
+    """A result with its history. A gradient may come in another shape: `Tensor.view` leaves none."""
+    shape = y.shape
+
+    def run(g: Tensor) -> Grads:
+        return backward(g if g.shape == shape else _lying(g, shape, contiguous(shape)))
+
+    return t.apply(y, inputs, run)
+
+
+# -- views ------------------------------------------------------------------------------------------
+def _strides(x: Tensor) -> tuple[int, ...]:
+    return x.strides or contiguous(x.shape)
+
+
+def _lying(x: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Tensor:
+    """The same memory in another shape and order, without history."""
+    y = Tensor(x.storage, shape, x.itemsize)
+    y.strides = () if tuple(strides) == contiguous(shape) else tuple(strides)
+    return y
+
+
+def _shape_of(x: Tensor) -> Tensor:
+    """A tensor without memory: what backward has of one that was not saved."""
+    return _lying(Tensor(None, x.shape, x.itemsize), x.shape, _strides(x))
+
+
+def transpose(t: Tape, x: Tensor, one: int, other: int) -> Tensor:
+    """``x.transpose(one, other)``."""
+
+    def turned(x: Tensor, host: str) -> Tensor:
+        t.cpu(host)
+        shape, strides = list(x.shape), list(_strides(x))
+        for sizes in (shape, strides):
+            sizes[one], sizes[other] = sizes[other], sizes[one]
+        return _lying(x, tuple(shape), strides)
+
+    return _applied(t, turned(x, VIEW), [x], lambda g: [turned(g, VIEW_BACKWARD)])
+
+
+def reshape(t: Tape, x: Tensor, *shape: int) -> Tensor:
+    """``x.reshape(shape)``: a view of a contiguous tensor, else of a copy."""
+    before = x.shape
+
+    def shaped(x: Tensor, shape: tuple[int, ...], host: str, copying: str) -> Tensor:
+        if x.strides:
+            y = t.empty(x.shape, x.itemsize)
+            rule, order = COPIES["clone"], "torch.contiguous_format"
+            x = call(t, rule, "clone.default", (x,), y, copying, memory_format=order)
+        t.cpu(host)
+        return _lying(x, shape, contiguous(shape))
+
+    def backward(g: Tensor) -> Grads:
+        return [shaped(g, before, VIEW_BACKWARD, BACKWARD)]
+
+    return _applied(t, shaped(x, shape, VIEW, FORWARD), [x], backward)
+
+
+def part(t: Tape, x: Tensor, begin: int, end: int = LAST) -> Tensor:
+    """``x[..., begin:end]``: backward writes the gradient among zeros."""
+    shape, itemsize, last = x.shape, x.itemsize, len(x.shape) - 1
+    width = min(end, shape[-1]) - begin
+
+    def backward(g: Tensor) -> Grads:
+        arguments, y = (g, shape, last, begin, end, 1), t.empty(shape, itemsize)
+        rule = filled_then_copied
+        return [call(t, rule, "slice_backward.default", arguments, y, BACKWARD)]
+
+    t.cpu(VIEW)
+    y = _lying(x, (*shape[:-1], width), _strides(x))
+    return _applied(t, y, [x], backward)
+
+
+# -- elements ---------------------------------------------------------------------------------------
+def over(
+    t: Tape,
+    name: str,
+    *reads: Tensor | float,
+    back: bool = True,
+    itemsize: int = 0,
+    **options: str,
+) -> Tensor:
+    """An operator over the elements of tensors, without history: as autograd calls it, or the program (not ``back``).
+
+    ``itemsize``: bytes of an element of the result; 0: as of the first operand.
+    """
+    tensors = [each for each in reads if isinstance(each, Tensor)]
+    sizes = zip_longest(*(reversed(each.shape) for each in tensors), fillvalue=1)
+    shape = tuple(reversed([max(size) for size in sizes]))
+    y = t.empty(shape, itemsize or tensors[0].itemsize)
+    y.strides = _result_strides(shape, tensors)
+    rule = COPIES.get(name.partition(".")[0], elementwise)
+    if itemsize:
+        options = {"dtype": DTYPES[itemsize], **options}
+    return call(t, rule, name, reads, y, BACKWARD if back else FORWARD, **options)
+
+
+def _result_strides(shape: tuple[int, ...], reads: list[Tensor]) -> tuple[int, ...]:
+    """A result is dense, its dimensions in the order of the operands'; () where that is the usual one."""
+    if not any(each.strides for each in reads):
+        return ()
+    steps = [_steps(each, shape) for each in reads]
+    order = list(reversed(range(len(shape))))  # from the innermost dimension outwards
+    for i in range(1, len(order)):
+        at = i
+        for before in reversed(range(i)):
+            sign = _compared(steps, shape, order[before], order[at])
+            if sign < 0:
+                break
+            if sign > 0:
+                order[before], order[at] = order[at], order[before]
+                at = before
+    strides, step = [0] * len(shape), 1
+    for dimension in order:
+        strides[dimension] = step
+        step *= shape[dimension]
+    return () if tuple(strides) == contiguous(shape) else tuple(strides)
+
+
+def _steps(x: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Bytes from an element to the next along each dimension of the result; 0 where an operand is repeated."""
+    lead = len(shape) - len(x.shape)
+    sizes = zip(x.shape, _strides(x), shape[lead:], strict=True)
+    own = (0 if size < whole else step * x.itemsize for size, step, whole in sizes)
+    return (0,) * lead + tuple(own)
+
+
+def _compared(
+    steps: list[tuple[int, ...]], shape: tuple[int, ...], inner: int, outer: int
+) -> int:
+    """Whether two dimensions lie the other way round (1), in this order (-1), or nobody can tell (0)."""
+    for each in steps:
+        if not each[inner] or not each[outer]:
+            continue
+        if each[inner] != each[outer]:
+            return 1 if each[inner] > each[outer] else -1
+        if shape[inner] > shape[outer]:
+            return 1
+    return 0
+
+
+def add(t: Tape, a: Tensor, b: Tensor) -> Tensor:
+    """``a + b``: saves nothing."""
+    shapes = a.shape, b.shape
+
+    def backward(g: Tensor) -> Grads:
+        t.cpu(VIEW_BACKWARD)
+        return [sum_to(t, g, shape) for shape in shapes]
+
+    return _applied(t, over(t, "add.Tensor", a, b, back=False), [a, b], backward)
+
+
+def mul(t: Tape, a: Tensor, b: Tensor) -> Tensor:
+    """``a * b``: saves each factor for the gradient of the other one."""
+    wanted = a.requires_grad, b.requires_grad
+    left, right = a if wanted[1] else _shape_of(a), b if wanted[0] else _shape_of(b)
+
+    def backward(g: Tensor) -> Grads:
+        # Gradients come in the alphabetical order of the operator's arguments: other, self.
+        of_b = over(t, "mul.Tensor", g, left) if wanted[1] else None
+        of_a = over(t, "mul.Tensor", g, right) if wanted[0] else None
+        whole = (of_a, left.shape), (of_b, right.shape)
+        return [None if x is None else sum_to(t, x, shape) for x, shape in whole]
+
+    return _applied(t, over(t, "mul.Tensor", a, b, back=False), [a, b], backward)
+
+
+def add_number(t: Tape, x: Tensor, number: float) -> Tensor:
+    """``x + number``: saves nothing."""
+    y = over(t, "add.Tensor", x, number, back=False)
+    return _applied(t, y, [x], lambda g: [g])
+
+
+def mul_number(t: Tape, x: Tensor, number: float) -> Tensor:
+    """``x * number``: saves nothing."""
+    times = partial(over, t, "mul.Tensor")
+    y = times(x, number, back=False)
+    return _applied(t, y, [x], lambda g: [times(g, number)])
+
+
+def neg(t: Tape, x: Tensor) -> Tensor:
+    """``-x``: saves nothing."""
+    y = over(t, "neg.default", x, back=False)
+    return _applied(t, y, [x], lambda g: [over(t, "neg.default", g)])
+
+
+def square(t: Tape, x: Tensor) -> Tensor:
+    """``x.pow(2)``: saves its input, which backward raises to the first power once more."""
+
+    def backward(g: Tensor) -> Grads:
+        first = over(t, "pow.Tensor_Scalar", x, 1.0)
+        twice = over(t, "mul.Scalar", first, 2.0)
+        del first
+        return [over(t, "mul.Tensor", g, twice)]
+
+    return _applied(t, over(t, "pow.Tensor_Scalar", x, 2, back=False), [x], backward)
+
+
+def rsqrt(t: Tape, x: Tensor) -> Tensor:
+    """``x.rsqrt()``: saves its result."""
+    y = over(t, "rsqrt.default", x, back=False)
+    root = _lying(y, y.shape, _strides(y))
+
+    def backward(g: Tensor) -> Grads:
+        cube = over(t, "pow.Tensor_Scalar", root, 3)
+        half = over(t, "mul.Scalar", g, -0.5)
+        return [over(t, "mul.Tensor", half, cube)]
+
+    return _applied(t, y, [x], backward)
+
+
+#: Operators that are called backward of activations, and whether they see the result; the others see the input.
+ACTIVATIONS = {
+    "silu": ("silu_backward.default", False),
+    "gelu": ("gelu_backward.default", False),
+    "relu": ("threshold_backward.default", True),
+    "sigmoid": ("sigmoid_backward.default", True),
+}
+
+
+def activation(t: Tape, kind: str, x: Tensor) -> Tensor:
+    """silu, gelu, relu, its square ("relu2") or sigmoid: saves its input or its result."""
+    if kind == "relu2":
+        return square(t, activation(t, "relu", x))
+    name, of_result = ACTIVATIONS[kind]
+    y = over(t, f"{kind}.default", x, back=False)
+    saved = _lying(y, y.shape, _strides(y)) if of_result else x
+    more = (0,) if kind == "relu" else ()
+    return _applied(t, y, [x], lambda g: [over(t, name, g, saved, *more)])
+
+
+def to(t: Tape, x: Tensor, itemsize: int) -> Tensor:
+    """``x.to(dtype)`` of another size: saves nothing."""
+    before, name = x.itemsize, "_to_copy.default"
+
+    def backward(g: Tensor) -> Grads:
+        return [over(t, name, g, itemsize=before, layout="torch.strided")]
+
+    return _applied(t, over(t, name, x, itemsize=itemsize, back=False), [x], backward)
+
+
+def cat(t: Tape, parts: Sequence[Tensor]) -> Tensor:
+    """``torch.cat(parts, -1)``: saves nothing, its gradients are views."""
+    widths = [each.shape[-1] for each in parts]
+    first = parts[0]
+
+    def backward(g: Tensor) -> Grads:
+        t.cpu(VIEW_BACKWARD, len(widths))
+        return [_lying(g, (*g.shape[:-1], width), _strides(g)) for width in widths]
+
+    y = t.empty((*first.shape[:-1], sum(widths)), first.itemsize)
+    call(t, COPIES["cat"], "cat.default", (list(parts), -1), y, FORWARD)
+    return _applied(t, y, list(parts), backward)
+
+
+# -- rows -------------------------------------------------------------------------------------------
+def sum_to(t: Tape, g: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """A gradient added up over the dimensions along which an operand was repeated."""
+    own = (1,) * (len(g.shape) - len(shape)) + shape
+    repeated = tuple(at for at, size in enumerate(own) if size != g.shape[at])
+    if repeated:
+        y, arguments = t.empty(own, g.itemsize), (g, repeated, True)
+        g = call(t, reduction, "sum.dim_IntList", arguments, y, BACKWARD)
+    return g if g.shape == shape else _lying(g, shape, contiguous(shape))
+
+
+def mean(t: Tape, x: Tensor) -> Tensor:
+    """``x.mean(-1, keepdim=True)``: saves nothing; its gradient is repeated and divided."""
+    shape = x.shape
+    y = t.empty((*shape[:-1], 1), x.itemsize)
+    call(t, reduction, "mean.dim", (x, (-1,), True), y, FORWARD)
+
+    def backward(g: Tensor) -> Grads:
+        t.cpu(VIEW_BACKWARD)
+        repeated = _lying(g, shape, (*_strides(g)[:-1], 0))
+        return [over(t, "div.Scalar", repeated, shape[-1])]
+
+    return _applied(t, y, [x], backward)
+
+
+def cross_entropy(t: Tape, x: Tensor) -> Tensor:
+    """``torch.nn.functional.cross_entropy`` of rows: keeps their log-probabilities."""
+    shape, itemsize = (x.elements // x.shape[-1], x.shape[-1]), x.itemsize
+    rows, labels = _lying(x, shape, contiguous(shape)), Tensor(None, shape[:1], 8)
+    name, arguments = "_log_softmax.default", (rows, 1, False)
+    logp = call(t, softmax, name, arguments, t.empty(shape, itemsize), "loss")
+    loss, weights = t.empty((), itemsize), t.empty((), itemsize)
+    of_labels = logp, labels, None, 1, -100
+    call(t, picked, "nll_loss_forward.default", of_labels, loss, "", weights)
+    of_loss = _shape_of(loss)
+
+    def backward(g: Tensor) -> Grads:
+        del g
+        name, arguments = "nll_loss_backward.default", (of_loss, *of_labels, weights)
+        y = t.empty(shape, itemsize)
+        scores = call(t, spread, name, arguments, y, "loss_backward")
+        name = "_log_softmax_backward_data.default"
+        last, y = (scores, logp, 1, DTYPES[itemsize]), t.empty(shape, itemsize)
+        return [call(t, softmax_backward, name, last, y, "")]
+
+    return _applied(t, loss, [x], backward)
+
+
+def embedding(t: Tape, ids: tuple[int, int], table: Tensor) -> Tensor:
+    """``torch.nn.functional.embedding``: the gradient is zeroed, then the ids are sorted and its rows added up."""
+    rows, itemsize = table.shape, table.itemsize
+    words, name = Tensor(None, ids, 8), "embedding.default"
+    y = t.empty((*ids, rows[1]), itemsize)
+    call(t, embedded, name, (table, words), y, "embedding")
+
+    def backward(g: Tensor) -> Grads:
+        name, host = "embedding_dense_backward.default", "embedding_backward"
+        arguments = g, words, rows[0], -1, False
+        y = t.empty(rows, itemsize)
+        return [call(t, embedding_gradient, name, arguments, y, host)]
+
+    return _applied(t, y, [table], backward)
