@@ -22,9 +22,6 @@ from prestep.sim.errors import PrestepError
 from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Chain, Comm, OpGraph
 from prestep.sim.planning.chains import Repetition
 
-#: Kernels of chains that are opened where nobody says how many: some 100 MB of a trace, which Perfetto still opens.
-MOST = 100_000
-
 
 class Piece(NamedTuple):
     """A stretch of what a chain's GPU does: a kernel (`op`), a wait for an exchange (`op`), or a gap (-1)."""

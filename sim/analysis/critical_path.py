@@ -13,11 +13,13 @@ from dataclasses import dataclass, field
 from functools import cache, cached_property
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from prestep.sim.analysis.chain_kernels import Blocks, Chains
+if TYPE_CHECKING:
+    from prestep.sim.analysis.chain_kernels import Blocks, Chains
+
 
 HOST, WAITING, IO = "host", "waiting", "io"
 LISTED = 10  # operations named in the summary

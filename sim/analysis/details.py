@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from prestep.sim.analysis.allocations import Allocations
-from prestep.sim.analysis.chain_kernels import Chains
 from prestep.sim.analysis.kernels import KernelUse
 from prestep.sim.costs import Gpu
 from prestep.sim.engine.traffic import Traffic
 from prestep.sim.planning.job import Job
 from prestep.topologies.fabric import Fabric
+
+if TYPE_CHECKING:
+    from prestep.sim.analysis.chain_kernels import Chains
 
 
 @dataclass(frozen=True, eq=False)

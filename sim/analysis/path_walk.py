@@ -11,11 +11,10 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from operator import itemgetter
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from prestep.sim.analysis.chain_kernels import Chains
 from prestep.sim.analysis.critical_path import (
     HOST,
     WAITING,
@@ -27,6 +26,9 @@ from prestep.sim.analysis.timeline import group_text
 from prestep.sim.engine.engine import Run
 from prestep.sim.errors import PrestepError
 from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Chain, OpGraph, Program
+
+if TYPE_CHECKING:
+    from prestep.sim.analysis.chain_kernels import Chains
 
 # Times that differ by less are the same moment, s: rounding of sums of microseconds.
 SAME = 1e-10

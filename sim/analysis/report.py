@@ -6,11 +6,10 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from prestep.sim.analysis import caveats, effects, metrics, step_times, summary
 from prestep.sim.analysis.allocations import allocations_of
-from prestep.sim.analysis.chain_kernels import Chains
 from prestep.sim.analysis.critical_path import CriticalPath
 from prestep.sim.analysis.details import Details
 from prestep.sim.analysis.effects import Delay
@@ -31,11 +30,18 @@ from prestep.sim.analysis.uncertainty import (
 )
 from prestep.sim.costs.kinds import work
 from prestep.sim.engine.execution import Run
+from prestep.sim.extras import lazily
 from prestep.sim.graph.opgraph import KERNEL, OpGraph, Program
 from prestep.sim.planning.planned import Planned
 from prestep.sim.tools.process import with_room
 from prestep.workloads.models.counts import attention_flops, idle_parameters
 from prestep.workloads.models.model import ModelSpec
+
+with lazily():
+    from prestep.sim.analysis import chain_kernels
+
+if TYPE_CHECKING:
+    from prestep.sim.analysis.chain_kernels import Chains
 
 Value = TypeVar("Value")
 
@@ -57,7 +63,8 @@ def report(
     windows = step_times.windows(graph, run)
     breakdown = _breakdown(graph, timeline, windows, step)
     first = next(iter(windows.values()))
-    chains = Chains(graph, run, planned.chains) if planned.chains else None
+    made = planned.chains
+    chains = chain_kernels.Chains(graph, run, made) if made else None
     path = _path(graph, run, step.computed, chains)
     tables, after = effects.following(planned, run, breakdown.seconds, step.total)
     return Prediction(

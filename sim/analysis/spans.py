@@ -6,11 +6,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from prestep.sim.analysis.chain_kernels import MOST, Blocks, Chains
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.timeline import SPANS, TEXT, Timeline, Words, group_text
 from prestep.sim.engine.execution import Run
@@ -25,6 +24,12 @@ from prestep.sim.graph.opgraph import (
     Program,
 )
 from prestep.sim.units import count
+
+if TYPE_CHECKING:
+    from prestep.sim.analysis.chain_kernels import Blocks, Chains
+
+#: Kernels of chains that are opened where nobody says how many: some 100 MB of a trace, which Perfetto still opens.
+MOST = 100_000
 
 
 def timeline_of(graph: OpGraph, run: Run) -> Timeline:

@@ -9,11 +9,14 @@ import numpy as np
 import simpy
 
 from prestep.sim.costs.power import Meter
-from prestep.sim.engine.chain_run import ChainRun
 from prestep.sim.engine.execution import Timed
 from prestep.sim.engine.rank import ROUNDING, Rank, Running
 from prestep.sim.engine.rendezvous import Meetings
+from prestep.sim.extras import lazily
 from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Program
+
+with lazily():
+    from prestep.sim.engine import chain_run
 
 # A stream that waits for more than so many gaps between kernels rests: transfers have the memory to themselves.
 PAUSE = 3
@@ -151,10 +154,10 @@ class Stream:
         self, end: simpy.Event, kernel: int, time: float, speed: float
     ) -> Running:
         """A kernel of `time` s that begins now; one that moves bytes does so on the network."""
-        timeline = self.timelines.get(kernel)
+        timeline, of = self.timelines.get(kernel), (end, kernel, time, speed)
         if timeline is None:
-            return Running(self.rank.env, end, kernel, time, speed)
-        return ChainRun(end, kernel, time, speed, timeline, self.meetings.network)
+            return Running(self.rank.env, *of)
+        return chain_run.ChainRun(*of, timeline, self.meetings.network)
 
     def _communicate(self, g: int, batch: int) -> Generator[Any, Any, None]:
         """Meets the other ranks for operation `g`, a batch of communications, and waits for its end.
@@ -170,8 +173,8 @@ class Stream:
         """The kernel that operation `g` ran has ended: its SMs are free."""
         if kernel not in self.timed.idle:
             running = self.rank.running.pop(self.number, None)
-            if isinstance(running, ChainRun):
-                self.rank.exposed[g] = running.leave()
+            if kernel in self.timelines:
+                self.rank.exposed[g] = running.leave()  # type: ignore[union-attr]
             self.rank.free_sms(self.number)
 
     def _occupy(self, kernel: int) -> None:

@@ -20,10 +20,9 @@ import msgspec
 import numpy as np
 
 from prestep.sim import files
-from prestep.sim.analysis.chain_kernels import MOST
 from prestep.sim.analysis.link_use import LinkLoad
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.spans import with_kernels
+from prestep.sim.analysis.spans import MOST, with_kernels
 from prestep.sim.analysis.timeline import COMMUNICATION, Timeline, group_ranks
 from prestep.sim.errors import PrestepError
 from prestep.sim.exporters import _trace_across as across

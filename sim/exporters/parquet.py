@@ -9,9 +9,8 @@ import pyarrow.parquet
 
 from prestep.sim import files
 from prestep.sim.analysis.arrow import from_arrow, to_arrow
-from prestep.sim.analysis.chain_kernels import MOST
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.spans import with_kernels
+from prestep.sim.analysis.spans import MOST, with_kernels
 from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.errors import PrestepError
 

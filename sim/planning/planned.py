@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,9 +14,9 @@ from prestep.sim.costs import Gpu
 from prestep.sim.costs.interference import Beside
 from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.engine.execution import Timed
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain, OpGraph
-from prestep.sim.planning.chains import Repetition, repetition, timelines_of
 from prestep.sim.planning.fleet import limited_of, rest_of
 from prestep.sim.planning.job import Job, Machine
 from prestep.sim.planning.plans import plan_of, plans_of
@@ -24,10 +25,16 @@ from prestep.workloads.job.faults import Faults
 from prestep.workloads.lowered import Lowered
 from prestep.workloads.models.model import ModelSpec
 
+if TYPE_CHECKING:
+    from prestep.sim.planning.chains import Repetition
+
+    Repetitions = Mapping[OpGraph, Repetition]
+
+with lazily():  # Megatron's steps have some
+    from prestep.sim.planning import chains as chains_of
+
 # From the launch call's return to the kernel's start on an idle stream (H200, 125m-ddp4-b4 trace): measured.
 LAUNCH_LATENCY = 2.0e-6
-
-Repetitions = Mapping[OpGraph, Repetition]
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -113,7 +120,7 @@ def on_links(planned: Planned, fabric: Fabric) -> Planned:
     plans = plans_of(job.layout, machine, planned.graph.comms)
     if planned.chains:
         chains = {
-            graph: repetition(
+            graph: chains_of.repetition(
                 replace(
                     one.timed,
                     plans=plans_of(job.layout, machine, graph.comms),
@@ -167,7 +174,7 @@ def _repetitions(job: Job, machine: Machine, graph: OpGraph) -> Repetitions:
     for inner in graphs:
         plans = plans_of(job.layout, machine, inner.comms)
         timed = _timed(job, machine, inner, plans, {}, 1.0)
-        repetitions[inner] = repetition(replace(timed, budget=0.0))
+        repetitions[inner] = chains_of.repetition(replace(timed, budget=0.0))
     return repetitions
 
 
@@ -186,11 +193,12 @@ def _timed(
 ) -> Timed:
     kernels, gpu, beside = graph.kernels, machine.gpu, machine.beside
     times = _kernel_times(job, machine, graph, chains, waiting)
+    links, plan = machine.fabric.links.bandwidth, partial(plan_of, job.layout, machine)
     return Timed(
         graph=graph,
         durations=times.durations,
         plans=plans,
-        bandwidth=machine.fabric.links.bandwidth,
+        bandwidth=links,
         slowdown=Slowdown(kernels, beside, gpu.sms, chains),
         contention=beside.communication,
         beside=_contention(beside, graph),
@@ -199,12 +207,7 @@ def _timed(
         scale=times.scale,
         idle=frozenset(i for i, kernel in enumerate(kernels) if kernel.kind == "spin"),
         grain=_grain(graph, chains),
-        timelines=timelines_of(
-            graph,
-            chains,
-            machine.fabric.links.bandwidth,
-            partial(plan_of, job.layout, machine),
-        ),
+        timelines=chains_of.timelines_of(graph, chains, links, plan) if chains else {},
         power=gpu.power,
         hot=frozenset(
             i for i, k in enumerate(kernels) if not isinstance(k, Chain) and gpu.hot(k)

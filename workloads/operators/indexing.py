@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation, words
-from prestep.workloads.operators.convolution import memory_format
 from prestep.workloads.operators.copies import copied
 from prestep.workloads.operators.tensors import (
     argument,
@@ -14,6 +14,9 @@ from prestep.workloads.operators.tensors import (
     launched,
     tensor,
 )
+
+with lazily():
+    from prestep.workloads.operators import convolution
 
 POOLS = words(
     "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_bicubic2d im2col col2im grid_sampler_2d"
@@ -26,7 +29,7 @@ def image(operation: Operation) -> tuple[Kernel, ...]:
     """(elements read, elements written)."""
     source = first(operation)
     result = operation.results[0] if operation.results else source
-    layout = memory_format(source) if len(source.shape) == 4 else ""
+    layout = convolution.memory_format(source) if len(source.shape) == 4 else ""
     return launched(operation, (source.elements, result.elements), layout, source.dtype)
 
 
@@ -36,7 +39,7 @@ def resampled(operation: Operation) -> tuple[Kernel, ...]:
     result = operation.results[0] if operation.results else source
     planes = source.shape[0] * source.shape[1]
     shape = planes, source.elements // planes, result.elements // planes
-    return launched(operation, shape, memory_format(source), source.dtype)
+    return launched(operation, shape, convolution.memory_format(source), source.dtype)
 
 
 def embedded(operation: Operation) -> tuple[Kernel, ...]:

@@ -21,11 +21,14 @@ import numpy as np
 
 from prestep.sim.engine.execution import Run, Timed
 from prestep.sim.engine.rank import Rank
-from prestep.sim.engine.steady.extended import Extended
 from prestep.sim.engine.steady.window import HOST, SAME, Uneven, Window, streams
 from prestep.sim.errors import PrestepError
+from prestep.sim.extras import lazily
 from prestep.sim.graph.opgraph import OpGraph
 from prestep.sim.graph.rounds import Shortened, shortened
+
+with lazily():
+    from prestep.sim.engine.steady import extended
 
 # Below so many operations nothing is gained.
 MANY = 400
@@ -51,7 +54,7 @@ def executed(
     try:
         fewer = replace(timed, graph=short.graph, plans=plans)
         run = execute(fewer, steps, partial(_watch, short))
-        return Extended(timed, short, run).run()
+        return extended.Extended(timed, short, run).run()
     except (Uneven, PrestepError):  # what is wrong is said of the whole run
         return None
 
