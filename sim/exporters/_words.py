@@ -267,7 +267,7 @@ def memory(result: Prediction) -> Iterator[tuple[str, float]]:
 
 
 def allocator(result: Prediction, most: int = 5) -> Iterator[tuple[str, float]]:
-    """What the allocator of the fullest rank holds, and modules with most bytes at its peak; layers are joined."""
+    """What the allocator of the fullest rank holds, and what is in the largest modules at its peak; layers are joined."""
     rank = result.fullest_rank
     if rank is None or rank not in result.accounts:
         return
@@ -277,7 +277,8 @@ def allocator(result: Prediction, most: int = 5) -> Iterator[tuple[str, float]]:
     for path, size in result.accounts[rank].modules.items():
         name = re.sub(r"\b\d+\b", "*", path)
         joined[name] = joined.get(name, 0.0) + size
-    yield from sorted(joined.items(), key=lambda item: -item[1])[:most]
+    largest = sorted(joined.items(), key=lambda item: -item[1])[:most]
+    yield from ((f"in {name}", size) for name, size in largest)
 
 
 def memory_verdict(result: Prediction) -> str:
