@@ -351,18 +351,17 @@ def cross_entropy(t: Tape, x: Tensor) -> Tensor:
     loss, weights = t.empty((), itemsize), t.empty((), itemsize)
     of_labels = logp, labels, None, 1, -100
     call(t, picked, "nll_loss_forward.default", of_labels, loss, "", weights)
-    of_loss = _shape_of(loss)
+    saved = (_shape_of(loss), *of_labels, weights)
+    return _applied(t, loss, [x], lambda _: [_of_scores(t, logp, saved)])
 
-    def backward(g: Tensor) -> Grads:
-        del g
-        name, arguments = "nll_loss_backward.default", (of_loss, *of_labels, weights)
-        y = t.empty(shape, itemsize)
-        scores = call(t, spread, name, arguments, y, "loss_backward")
-        name = "_log_softmax_backward_data.default"
-        last, y = (scores, logp, 1, DTYPES[itemsize]), t.empty(shape, itemsize)
-        return [call(t, softmax_backward, name, last, y, "")]
 
-    return _applied(t, loss, [x], backward)
+def _of_scores(t: Tape, logp: Tensor, saved: tuple[object, ...]) -> Tensor:
+    """The gradient of a loss's scores: spread over zeros, then through the softmax."""
+    y, name = t.empty(logp.shape, logp.itemsize), "nll_loss_backward.default"
+    scores = call(t, spread, name, saved, y, "loss_backward")
+    name, last = "_log_softmax_backward_data.default", DTYPES[logp.itemsize]
+    y = t.empty(logp.shape, logp.itemsize)
+    return call(t, softmax_backward, name, (scores, logp, 1, last), y, "")
 
 
 def embedding(t: Tape, ids: tuple[int, int], table: Tensor) -> Tensor:
