@@ -324,13 +324,17 @@ class Chains:
     ----------
     graph : OpGraph
         Whose kernels they are.
-    run : Run
+    launch, start, end, exposed
+        Those of the run (`prestep.sim.engine.execution.Run`), which a prediction does not hold.
     repetitions : mapping
         By the graphs that chains repeat.
     """
 
     graph: OpGraph
-    run: Run
+    launch: Sequence[np.ndarray]
+    start: Sequence[np.ndarray]
+    end: Sequence[np.ndarray]
+    exposed: Sequence[Mapping[int, Mapping[str, float]]]
     repetitions: Mapping[OpGraph, Repetition]
     _patterns: dict[OpGraph, Pattern] = field(default_factory=dict, repr=False)
 
@@ -360,9 +364,8 @@ class Chains:
 
     def steps(self, rank: int, ops: np.ndarray, times: np.ndarray) -> np.ndarray:
         """The steps in which operations of a rank ran at moments of the run."""
-        steps: np.ndarray = (self.run.start[self.programs[rank]][:, ops] <= times).sum(
-            axis=0
-        ) - 1
+        starts = self.start[self.programs[rank]][:, ops]
+        steps: np.ndarray = (starts <= times).sum(axis=0) - 1
         return steps
 
     def blocks(
@@ -380,15 +383,16 @@ class Chains:
     def _blocks(
         self, index: int, chain: Chain, steps: np.ndarray, ops: np.ndarray
     ) -> Blocks:
-        run, pattern = self.run, self.pattern(chain)
-        start, end = run.start[index][steps, ops], run.end[index][steps, ops]
-        p, exposed = self.graph.programs[index], run.exposed[index]
+        pattern = self.pattern(chain)
+        start, end = self.start[index][steps, ops], self.end[index][steps, ops]
+        p, exposed = self.graph.programs[index], self.exposed[index]
         waits = [exposed.get(number, {}) for number in (steps * len(p) + ops).tolist()]
         waited = np.array([[w.get(axis, 0.0) for axis in pattern.axes] for w in waits])
         speeds = pattern.speeds(chain, end - start, waited.reshape(len(ops), -1))
         # Behind a chain's first kernel is its second one.
         behind = ops + (not chain.tail)
-        launches = run.launch[index][steps, ops], run.launch[index][steps, behind]
+        launch = self.launch[index]
+        launches = launch[steps, ops], launch[steps, behind]
         groups = {
             op: group_text(self.graph.met(p.rank, pattern.comms(op)[0])[0])
             for op in pattern.ops.tolist()

@@ -63,8 +63,7 @@ def report(
     windows = step_times.windows(graph, run)
     breakdown = _breakdown(graph, timeline, windows, step)
     first = next(iter(windows.values()))
-    made = planned.chains
-    chains = chain_kernels.Chains(graph, run, made) if made else None
+    chains = _chains(planned, run) if planned.chains else None
     path = _path(graph, run, step.computed, chains)
     tables, after = effects.following(planned, run, breakdown.seconds, step.total)
     return Prediction(
@@ -80,6 +79,12 @@ def report(
         critical_path=reduce(lambda path, d: d.path(path), step.delays.values(), path),
         **_details(planned, run, step.total, chains),
     )
+
+
+def _chains(planned: Planned, run: Run) -> Chains:
+    """The chains of a step, and when they ran."""
+    times = run.launch, run.start, run.end, run.exposed
+    return chain_kernels.Chains(planned.graph, *times, planned.chains)
 
 
 def _links(

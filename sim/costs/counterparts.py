@@ -71,7 +71,10 @@ OVER_ROWS = {
     )
 }
 #: Elementwise operations over whole tensors that mean the same in both.
-ALIKE = ("add", "mul", "silu", "silu_backward", "gelu", "relu", "copy", "fill")
+ALIKE = (
+    *("add", "mul", "silu", "silu_backward", "gelu", "relu", "threshold_backward"),
+    *("copy", "fill"),
+)
 #: Gradients whose operation zeroes the whole result first, which models do by a kernel of its own.
 ZEROED = {OPERATIONS[kind]: kind for kind in ("embedding_bwd", "nll_loss_bwd")}
 PRODUCTS = {

@@ -267,7 +267,7 @@ def memory(result: Prediction) -> Iterator[tuple[str, float]]:
 
 
 def allocator(result: Prediction, most: int = 5) -> Iterator[tuple[str, float]]:
-    """What the allocator of the fullest rank holds, and what is in the largest modules at its peak; layers are joined."""
+    """What the allocator of the fullest rank holds, and what modules have at its peak; layers are joined."""
     rank = result.fullest_rank
     if rank is None or rank not in result.accounts:
         return

@@ -6,20 +6,25 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import isnan
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from prestep.sim.analysis.critical_path import family_of
-from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.step_times import median
+from prestep.sim.extras import lazily
 from prestep.sim.outputs import words
-from prestep.sim.predict import predict
 from prestep.sim.replay.machine import recorded_gpu
 from prestep.sim.replay.outcome import Outcome
 from prestep.sim.replay.shares import SHARES, breakdown, families
-from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.overrides import GPU, placing
 from prestep.sim.units import format_duration, percent
 from prestep.workloads.models.model import is_program
+
+if TYPE_CHECKING:
+    from prestep.sim.analysis.prediction import Prediction
+
+with lazily():  # a replay without `--compare` predicts nothing
+    from prestep.sim import predict
+    from prestep.sim.spec import load
 
 COMMUNICATION, COMPILED = "communication", "compiled"
 WAITS = ("bubble", "straggler")
@@ -60,7 +65,7 @@ def compare(outcome: Outcome, path: Path, overrides: Sequence[str] = ()) -> Comp
     gpu = recorded_gpu(outcome.replay.job)
     if is_program(path) and gpu is not None and not placing(items):
         items = (f"{GPU}={gpu.name}", *items)
-    result = predict(load_scenario(path, items))
+    result = predict.predict(load.load_scenario(path, items))
     return Comparison(_measured(outcome), _predicted(result), _cluster(result))
 
 

@@ -8,12 +8,16 @@ from statistics import mean
 from typing import Any
 
 from prestep.sim.analysis.critical_path import path_part
-from prestep.sim.outputs import run, words
+from prestep.sim.extras import lazily
+from prestep.sim.outputs import words
 from prestep.sim.replay import comparison, stragglers
 from prestep.sim.replay.answers import overlap, path
 from prestep.sim.replay.outcome import Outcome, StepTime
 from prestep.sim.replay.shares import SHARES, breakdown, families
 from prestep.sim.units import format_duration, percent
+
+with lazily():  # it knows all that a prediction consists of
+    from prestep.sim.outputs import run
 
 # What a step is counted between, by clock.
 CLOCKS = {
@@ -24,58 +28,60 @@ CLOCKS = {
 
 _TIMES = words.named(stragglers.BY_STEP, "rank -> step -> s")
 
-REPLAYED = words.table(
-    "as it was, or with changes",
-    measured_step_time=_TIMES,
-    simulated_step_time=_TIMES,
-    step_time=words.or_null(words.SECONDS),
-    mean_error=words.or_null(words.number("share; null: something was changed")),
-    worst_error=words.or_null(words.number("share")),
-    clock=words.text("what counts the steps: host or gpu"),
-    clocks=words.named(words.table("", measured=_TIMES, simulated=_TIMES)),
-    comm=words.text("recorded or simulated"),
-    cluster=words.or_null(words.text()),
-    changes=words.items(words.text(), "in words"),
-    breakdown=words.table(
-        "", measured=comparison.TIME_BY_SHARE, simulated=comparison.TIME_BY_SHARE
-    ),
-    families=words.named(words.SECONDS, "kernel family -> s"),
-    overlap=words.table(
-        "", measured=comparison.TIME_BY_SHARE, simulated=comparison.TIME_BY_SHARE
-    ),
-    residual=words.named(
-        words.SECONDS, "what the simulated step has more than the measured"
-    ),
-    critical_path=run.CRITICAL_PATH,
-    free=words.items(
-        words.table(
-            "", free=words.text(), step_time=words.SECONDS, saved=words.SECONDS
-        ),
-        "the step if that took no time (--free)",
-    ),
-    reports=words.named(words.whole(), "what the reader noticed -> how often"),
-    dropped=words.items(
-        words.table(
-            "",
-            rank=words.whole(),
-            what=words.text(),
-            why=words.text(),
-            count=words.whole(),
-        ),
-        "what the reader left out",
-    ),
-    operations=words.whole(),
-)
 
-SCHEMA = words.titled(
-    "A recorded run, replayed: `prestep replay --json`.",
-    words.either(
-        "a replay, a comparison, or the stragglers of a job",
-        REPLAYED,
-        comparison.SCHEMA,
-        stragglers.SCHEMA,
-    ),
-)
+def schema() -> dict[str, Any]:
+    """The JSON Schema of `prestep replay --json`."""
+    replayed = words.table(
+        "as it was, or with changes",
+        measured_step_time=_TIMES,
+        simulated_step_time=_TIMES,
+        step_time=words.or_null(words.SECONDS),
+        mean_error=words.or_null(words.number("share; null: something was changed")),
+        worst_error=words.or_null(words.number("share")),
+        clock=words.text("what counts the steps: host or gpu"),
+        clocks=words.named(words.table("", measured=_TIMES, simulated=_TIMES)),
+        comm=words.text("recorded or simulated"),
+        cluster=words.or_null(words.text()),
+        changes=words.items(words.text(), "in words"),
+        breakdown=words.table(
+            "", measured=comparison.TIME_BY_SHARE, simulated=comparison.TIME_BY_SHARE
+        ),
+        families=words.named(words.SECONDS, "kernel family -> s"),
+        overlap=words.table(
+            "", measured=comparison.TIME_BY_SHARE, simulated=comparison.TIME_BY_SHARE
+        ),
+        residual=words.named(
+            words.SECONDS, "what the simulated step has more than the measured"
+        ),
+        critical_path=run.CRITICAL_PATH,
+        free=words.items(
+            words.table(
+                "", free=words.text(), step_time=words.SECONDS, saved=words.SECONDS
+            ),
+            "the step if that took no time (--free)",
+        ),
+        reports=words.named(words.whole(), "what the reader noticed -> how often"),
+        dropped=words.items(
+            words.table(
+                "",
+                rank=words.whole(),
+                what=words.text(),
+                why=words.text(),
+                count=words.whole(),
+            ),
+            "what the reader left out",
+        ),
+        operations=words.whole(),
+    )
+    return words.titled(
+        "A recorded run, replayed: `prestep replay --json`.",
+        words.either(
+            "a replay, a comparison, or the stragglers of a job",
+            replayed,
+            comparison.SCHEMA,
+            stragglers.SCHEMA,
+        ),
+    )
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:

@@ -118,13 +118,16 @@ def test_factors_have_mean_one() -> None:
 
 
 def test_folding_waits_for_the_slowest() -> None:
-    """The rank that stands for four is no faster than four that are drawn one by one, and by less than the noise slower."""
-    noise = ["--replicas", "30", *only(gpu=0.05, kernel=0.05)]
+    """The rank that stands for four is hardly faster than four that are drawn one by one, and by less than the noise slower.
+
+    Noise of kernels is drawn once for the four: over 1,000 replicas that makes it 0.7 to 0.9 % of a step faster.
+    """
+    noise = ["--replicas", "60", *only(gpu=0.05, kernel=0.05)]
     folded, apart = (
         told(*noise)["replicas"],
         told(*noise, "--set", "faults.slow_rank=0")["replicas"],
     )
-    assert 0.0 < apart["slower"] < folded["slower"] + 0.005 < apart["slower"] + 0.03
+    assert 0.0 < apart["slower"] < folded["slower"] + 0.01 < apart["slower"] + 0.03
 
 
 def test_what_is_said_has_its_own_grade() -> None:

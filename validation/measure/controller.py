@@ -162,7 +162,10 @@ class _Run:
             good = ended.good
             if not good:
                 self._report(stage, ended)
+                before = left, len(tried)
                 left = self._not_begun(body["stage"], left, tried)
+                if (left, len(tried)) == before:  # the next one would end as early
+                    break
             if self.place.torchrun or time.time() > until - LEAST:
                 break
         return {"good": good, "codes": codes, "env": launch.names_of(env)}

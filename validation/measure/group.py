@@ -81,10 +81,9 @@ class GroupSession(Session):
         """What training computes in, where there is a GPU."""
         return torch.bfloat16 if self.cuda else torch.float32
 
-    def randn(
-        self, *shape: int, dtype: torch.dtype = torch.bfloat16, **how: Any
-    ) -> Any:
-        """Random numbers on this process's device."""
+    def randn(self, *shape: int, dtype: torch.dtype | None = None, **how: Any) -> Any:
+        """Random numbers on this process's device, in 16 bits if no type is named."""
+        dtype = dtype or torch.bfloat16
         return torch.randn(*shape, device=self.device, dtype=dtype, **how)
 
     def synchronize(self) -> None:
