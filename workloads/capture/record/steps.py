@@ -24,7 +24,8 @@ from prestep.workloads.memory.allocator import Segment
 #: Python that runs because a program is recorded: no program's host runs it.
 OURS = (
     "/workloads/capture/record/",
-    "/workloads/capture/allocator",
+    "/workloads/memory/allocator",
+    "/workloads/operation.py",
     "/torch/_library/",
     "/torch/_subclasses/",
     "/torch/overrides",
