@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence, Sized
 from functools import cached_property
-from itertools import count, zip_longest
+from itertools import zip_longest
 from typing import NamedTuple
 
 from prestep.workloads.memory.allocator import BLOCK, Allocator
@@ -98,7 +98,7 @@ class Memory:
         self.in_blocks = self.expandable = False
         self.allocator: Allocator | None = None
         self._blocks: dict[int, Row] = {}
-        self._numbers = count(1)
+        self._number = 0
         self._peak_at = self._update_at = 0
         self._end: int | None = None
 
@@ -114,7 +114,9 @@ class Memory:
 
         Without a number it gets the next one; without a stream and a module, those of the program now.
         """
-        block = block or next(self._numbers)
+        if not block:
+            self._number += 1
+            block = self._number
         stream = self.stream if stream is None else stream
         module = self.module if module is None else module
         if self.allocator is not None:
