@@ -13,7 +13,7 @@ from prestep.sim.units import parse_duration
 from prestep.workloads.job.limits import RANKS
 
 
-class Most(click.ParamType[float]):
+class Most(click.ParamType):  # type: ignore[type-arg]  # click 8.2 takes none
     """A whole number, or `all`."""
 
     name = "number"
