@@ -58,7 +58,7 @@ class Memory:
         Bytes that the rank keeps in its host's memory instead, all step long, by owner.
     log : list of Row
         Since the step began.
-    found : dict
+    standing : dict
         Rows of the blocks that the step finds, by number.
     by_update, rebuilt : collection, list
         Numbers of those that the first update makes, and of those that the second step makes anew (DDP's buckets).
@@ -92,7 +92,7 @@ class Memory:
         self.stream: Hashable = 0
         self.module = ""
         self.log: list[Row] = []
-        self.found: dict[int, Row] = {}
+        self.standing: dict[int, Row] = {}
         self.by_update: Collection[int] = ()
         self.rebuilt: list[int] = []
         self.in_blocks = self.expandable = False
@@ -187,13 +187,13 @@ class Memory:
     def reset_peak(self) -> None:
         """The step begins: what is alive now is the peak so far."""
         self.peak, self.at_peak = self.now, dict(self.alive)
-        self.before, self.found = dict(self.alive), dict(self._blocks)
+        self.before, self.standing = dict(self.alive), dict(self._blocks)
         self.log, self._peak_at = [], 0
 
     @property
     def first_buckets(self) -> float:
         """Bytes that DDP had before it rebuilt its buckets."""
-        return sum(self.found[block].size for block in self.rebuilt)
+        return sum(self.standing[block].size for block in self.rebuilt)
 
     def end_step(self) -> None:
         """The step is over: what goes from now on goes with the program itself."""
@@ -202,7 +202,7 @@ class Memory:
     @cached_property
     def modules(self) -> dict[str, float]:
         """Bytes at the peak by the path of the module that asked for them, where that is known."""
-        at_peak = _by_module(dict(self.found), self.log[: self._peak_at])
+        at_peak = _by_module(dict(self.standing), self.log[: self._peak_at])
         return {name: size for name, size in sorted(at_peak.items()) if name}
 
     def kept(self) -> dict[str, float]:
@@ -218,7 +218,7 @@ class Memory:
         before = list(_moves(self.log[:cut]))
         update = list(_moves(self.log[cut : self._end]))
         later = set(self.by_update)
-        self._find(allocator, (block for block in self.found if block not in later))
+        self._find(allocator, (block for block in self.standing if block not in later))
         for step in range(STEPS):
             held = allocator.reserved
             if step == 1:
@@ -229,16 +229,16 @@ class Memory:
                 self._find(allocator, self.by_update)
             _request(allocator, update)
             # A step leaves what it found.
-            for block in sorted(allocator.storages - self.found.keys()):
+            for block in sorted(allocator.storages - self.standing.keys()):
                 allocator.give_back(block)
-            self._find(allocator, sorted(self.found.keys() - allocator.storages))
+            self._find(allocator, sorted(self.standing.keys() - allocator.storages))
             if step and allocator.reserved == held:
                 break
         return float(allocator.reserved)
 
     def _find(self, allocator: Allocator, blocks: Iterable[int], sign: int = 1) -> None:
         """Requests for blocks that the step finds; of a negative `sign`: for others as large."""
-        rows = map(self.found.__getitem__, blocks)
+        rows = map(self.standing.__getitem__, blocks)
         _request(allocator, [row._replace(block=sign * row.block) for row in rows])
 
 

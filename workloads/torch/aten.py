@@ -60,14 +60,14 @@ def _argument(value: object) -> Argument:
     return value
 
 
-def _applied(
+def _node(
     t: Tape, y: Tensor, inputs: list[Tensor], backward: Callable[[Tensor], Grads]
 ) -> Tensor:
     """A result with its history. A gradient may come in another shape: `Tensor.view` leaves none."""
     shape = y.shape
 
     def run(g: Tensor) -> Grads:
-        return backward(g if g.shape == shape else _lying(g, shape, contiguous(shape)))
+        return backward(g if g.shape == shape else _view(g, shape, contiguous(shape)))
 
     return t.apply(y, inputs, run)
 
@@ -77,7 +77,7 @@ def _strides(x: Tensor) -> tuple[int, ...]:
     return x.strides or contiguous(x.shape)
 
 
-def _lying(x: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Tensor:
+def _view(x: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Tensor:
     """The same memory in another shape and order, without history."""
     y = Tensor(x.storage, shape, x.itemsize)
     y.strides = () if tuple(strides) == contiguous(shape) else tuple(strides)
@@ -86,7 +86,7 @@ def _lying(x: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Tensor:
 
 def _shape_of(x: Tensor) -> Tensor:
     """A tensor without memory: what backward has of one that was not saved."""
-    return _lying(Tensor(None, x.shape, x.itemsize), x.shape, _strides(x))
+    return _view(Tensor(None, x.shape, x.itemsize), x.shape, _strides(x))
 
 
 def transpose(t: Tape, x: Tensor, one: int, other: int) -> Tensor:
@@ -97,9 +97,9 @@ def transpose(t: Tape, x: Tensor, one: int, other: int) -> Tensor:
         shape, strides = list(x.shape), list(_strides(x))
         for sizes in (shape, strides):
             sizes[one], sizes[other] = sizes[other], sizes[one]
-        return _lying(x, tuple(shape), strides)
+        return _view(x, tuple(shape), strides)
 
-    return _applied(t, turned(x, VIEW), [x], lambda g: [turned(g, VIEW_BACKWARD)])
+    return _node(t, turned(x, VIEW), [x], lambda g: [turned(g, VIEW_BACKWARD)])
 
 
 def reshape(t: Tape, x: Tensor, *shape: int) -> Tensor:
@@ -112,12 +112,12 @@ def reshape(t: Tape, x: Tensor, *shape: int) -> Tensor:
             rule, order = COPIES["clone"], "torch.contiguous_format"
             x = call(t, rule, "clone.default", (x,), y, copying, memory_format=order)
         t.cpu(host)
-        return _lying(x, shape, contiguous(shape))
+        return _view(x, shape, contiguous(shape))
 
     def backward(g: Tensor) -> Grads:
         return [shaped(g, before, VIEW_BACKWARD, BACKWARD)]
 
-    return _applied(t, shaped(x, shape, VIEW, FORWARD), [x], backward)
+    return _node(t, shaped(x, shape, VIEW, FORWARD), [x], backward)
 
 
 def part(t: Tape, x: Tensor, begin: int, end: int = LAST) -> Tensor:
@@ -131,8 +131,8 @@ def part(t: Tape, x: Tensor, begin: int, end: int = LAST) -> Tensor:
         return [call(t, rule, "slice_backward.default", arguments, y, BACKWARD)]
 
     t.cpu(VIEW)
-    y = _lying(x, (*shape[:-1], width), _strides(x))
-    return _applied(t, y, [x], backward)
+    y = _view(x, (*shape[:-1], width), _strides(x))
+    return _node(t, y, [x], backward)
 
 
 # -- elements ---------------------------------------------------------------------------------------
@@ -211,7 +211,7 @@ def add(t: Tape, a: Tensor, b: Tensor) -> Tensor:
         t.cpu(VIEW_BACKWARD)
         return [sum_to(t, g, shape) for shape in shapes]
 
-    return _applied(t, over(t, "add.Tensor", a, b, back=False), [a, b], backward)
+    return _node(t, over(t, "add.Tensor", a, b, back=False), [a, b], backward)
 
 
 def mul(t: Tape, a: Tensor, b: Tensor) -> Tensor:
@@ -226,26 +226,26 @@ def mul(t: Tape, a: Tensor, b: Tensor) -> Tensor:
         whole = (of_a, left.shape), (of_b, right.shape)
         return [None if x is None else sum_to(t, x, shape) for x, shape in whole]
 
-    return _applied(t, over(t, "mul.Tensor", a, b, back=False), [a, b], backward)
+    return _node(t, over(t, "mul.Tensor", a, b, back=False), [a, b], backward)
 
 
 def add_number(t: Tape, x: Tensor, number: float) -> Tensor:
     """``x + number``: saves nothing."""
     y = over(t, "add.Tensor", x, number, back=False)
-    return _applied(t, y, [x], lambda g: [g])
+    return _node(t, y, [x], lambda g: [g])
 
 
 def mul_number(t: Tape, x: Tensor, number: float) -> Tensor:
     """``x * number``: saves nothing."""
     times = partial(over, t, "mul.Tensor")
     y = times(x, number, back=False)
-    return _applied(t, y, [x], lambda g: [times(g, number)])
+    return _node(t, y, [x], lambda g: [times(g, number)])
 
 
 def neg(t: Tape, x: Tensor) -> Tensor:
     """``-x``: saves nothing."""
     y = over(t, "neg.default", x, back=False)
-    return _applied(t, y, [x], lambda g: [over(t, "neg.default", g)])
+    return _node(t, y, [x], lambda g: [over(t, "neg.default", g)])
 
 
 def square(t: Tape, x: Tensor) -> Tensor:
@@ -257,20 +257,20 @@ def square(t: Tape, x: Tensor) -> Tensor:
         del first
         return [over(t, "mul.Tensor", g, twice)]
 
-    return _applied(t, over(t, "pow.Tensor_Scalar", x, 2, back=False), [x], backward)
+    return _node(t, over(t, "pow.Tensor_Scalar", x, 2, back=False), [x], backward)
 
 
 def rsqrt(t: Tape, x: Tensor) -> Tensor:
     """``x.rsqrt()``: saves its result."""
     y = over(t, "rsqrt.default", x, back=False)
-    root = _lying(y, y.shape, _strides(y))
+    root = _view(y, y.shape, _strides(y))
 
     def backward(g: Tensor) -> Grads:
         cube = over(t, "pow.Tensor_Scalar", root, 3)
         half = over(t, "mul.Scalar", g, -0.5)
         return [over(t, "mul.Tensor", half, cube)]
 
-    return _applied(t, y, [x], backward)
+    return _node(t, y, [x], backward)
 
 
 #: Operators that are called backward of activations, and whether they see the result; the others see the input.
@@ -288,9 +288,9 @@ def activation(t: Tape, kind: str, x: Tensor) -> Tensor:
         return square(t, activation(t, "relu", x))
     name, of_result = ACTIVATIONS[kind]
     y = over(t, f"{kind}.default", x, back=False)
-    saved = _lying(y, y.shape, _strides(y)) if of_result else x
+    saved = _view(y, y.shape, _strides(y)) if of_result else x
     more = (0,) if kind == "relu" else ()
-    return _applied(t, y, [x], lambda g: [over(t, name, g, saved, *more)])
+    return _node(t, y, [x], lambda g: [over(t, name, g, saved, *more)])
 
 
 def to(t: Tape, x: Tensor, itemsize: int) -> Tensor:
@@ -300,7 +300,7 @@ def to(t: Tape, x: Tensor, itemsize: int) -> Tensor:
     def backward(g: Tensor) -> Grads:
         return [over(t, name, g, itemsize=before, layout="torch.strided")]
 
-    return _applied(t, over(t, name, x, itemsize=itemsize, back=False), [x], backward)
+    return _node(t, over(t, name, x, itemsize=itemsize, back=False), [x], backward)
 
 
 def cat(t: Tape, parts: Sequence[Tensor]) -> Tensor:
@@ -310,11 +310,11 @@ def cat(t: Tape, parts: Sequence[Tensor]) -> Tensor:
 
     def backward(g: Tensor) -> Grads:
         t.cpu(VIEW_BACKWARD, len(widths))
-        return [_lying(g, (*g.shape[:-1], width), _strides(g)) for width in widths]
+        return [_view(g, (*g.shape[:-1], width), _strides(g)) for width in widths]
 
     y = t.empty((*first.shape[:-1], sum(widths)), first.itemsize)
     call(t, COPIES["cat"], "cat.default", (list(parts), -1), y, FORWARD)
-    return _applied(t, y, list(parts), backward)
+    return _node(t, y, list(parts), backward)
 
 
 # -- rows -------------------------------------------------------------------------------------------
@@ -325,7 +325,7 @@ def sum_to(t: Tape, g: Tensor, shape: tuple[int, ...]) -> Tensor:
     if repeated:
         y, arguments = t.empty(own, g.itemsize), (g, repeated, True)
         g = call(t, reduction, "sum.dim_IntList", arguments, y, BACKWARD)
-    return g if g.shape == shape else _lying(g, shape, contiguous(shape))
+    return g if g.shape == shape else _view(g, shape, contiguous(shape))
 
 
 def mean(t: Tape, x: Tensor) -> Tensor:
@@ -336,23 +336,23 @@ def mean(t: Tape, x: Tensor) -> Tensor:
 
     def backward(g: Tensor) -> Grads:
         t.cpu(VIEW_BACKWARD)
-        repeated = _lying(g, shape, (*_strides(g)[:-1], 0))
+        repeated = _view(g, shape, (*_strides(g)[:-1], 0))
         return [over(t, "div.Scalar", repeated, shape[-1])]
 
-    return _applied(t, y, [x], backward)
+    return _node(t, y, [x], backward)
 
 
 def cross_entropy(t: Tape, x: Tensor) -> Tensor:
     """``torch.nn.functional.cross_entropy`` of rows: keeps their log-probabilities."""
     shape, itemsize = (x.elements // x.shape[-1], x.shape[-1]), x.itemsize
-    rows, labels = _lying(x, shape, contiguous(shape)), Tensor(None, shape[:1], 8)
+    rows, labels = _view(x, shape, contiguous(shape)), Tensor(None, shape[:1], 8)
     name, arguments = "_log_softmax.default", (rows, 1, False)
     logp = call(t, softmax, name, arguments, t.empty(shape, itemsize), "loss")
     loss, weights = t.empty((), itemsize), t.empty((), itemsize)
     of_labels = logp, labels, None, 1, -100
     call(t, picked, "nll_loss_forward.default", of_labels, loss, "", weights)
     saved = (_shape_of(loss), *of_labels, weights)
-    return _applied(t, loss, [x], lambda _: [_of_scores(t, logp, saved)])
+    return _node(t, loss, [x], lambda _: [_of_scores(t, logp, saved)])
 
 
 def _of_scores(t: Tape, logp: Tensor, saved: tuple[object, ...]) -> Tensor:
@@ -377,4 +377,4 @@ def embedding(t: Tape, ids: tuple[int, int], table: Tensor) -> Tensor:
         y = t.empty(rows, itemsize)
         return [call(t, embedding_gradient, name, arguments, y, host)]
 
-    return _applied(t, y, [table], backward)
+    return _node(t, y, [table], backward)

@@ -165,12 +165,12 @@ def _backward(work: _Work, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Ten
     t.launch(work.backward)
     grouped = k.shape[1] != q.shape[1]
     expanded = [t.empty(q.shape, q.itemsize) for _ in range(2)] if grouped else []
-    grads = [_lying_as(t, x) for x in (q, k, v)]
+    grads = [_gradient_of(t, x) for x in (q, k, v)]
     del accumulator, expanded
     return grads
 
 
-def _lying_as(t: Tape, x: Tensor) -> Tensor:
+def _gradient_of(t: Tape, x: Tensor) -> Tensor:
     """A gradient in the layout of what it is of."""
     grad = t.empty(x.shape, x.itemsize)
     grad.strides = x.strides

@@ -30,7 +30,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.kernels: dict[Kernel | Chain, int] = {}
-        self._launched: dict[Operation, tuple[Kernel, ...]] = {}
+        self._by_operation: dict[Operation, tuple[Kernel, ...]] = {}
         self.streams: dict[str, int] = {}
         self.rendezvous = Rendezvous()
 
@@ -38,11 +38,11 @@ class Shared:
         """The number of a kernel."""
         return self.kernels.setdefault(kernel, len(self.kernels))
 
-    def launched(self, operation: Operation, rule: Rule) -> tuple[Kernel, ...]:
+    def kernels_of(self, operation: Operation, rule: Rule) -> tuple[Kernel, ...]:
         """What an operation launches, by the rule of its family."""
-        kernels = self._launched.get(operation)
+        kernels = self._by_operation.get(operation)
         if kernels is None:
-            kernels = self._launched[operation] = rule(operation)
+            kernels = self._by_operation[operation] = rule(operation)
         return kernels
 
     def stream(self, name: str) -> int:
@@ -174,7 +174,7 @@ class Recorder:
         """An operator as PyTorch's dispatcher sees it: the host's time under a name ("": in another's), its kernels."""
         if host:
             self.cpu(host)
-        for kernel in self.shared.launched(operation, rule):
+        for kernel in self.shared.kernels_of(operation, rule):
             self.launch(kernel, name=operation.name)
 
     def communicate(self, parts: Iterable[int], stream: str, name: str) -> int:
