@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
 from prestep.workloads.capture import recording
-from prestep.workloads.capture.fusion.calls import Residence
-from prestep.workloads.capture.fusion.compile import Compiled, Compiler
-from prestep.workloads.capture.fusion.graph import Step
-from prestep.workloads.capture.fusion.join import Launch
-from prestep.workloads.capture.fusion.regions import Region, arrange
+from prestep.workloads.capture.compiled_calls import Residence
 from prestep.workloads.capture.recording import Event
+from prestep.workloads.capture.regions import arrange
+from prestep.workloads.fusion.compile import Compiled, Compiler
+from prestep.workloads.fusion.graph import Region, Step
+from prestep.workloads.fusion.join import Launch
 from prestep.workloads.operation import Operand, Operation
 from prestep.workloads.operators.rules import kernels_of
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from prestep.sim.graph.kernel import STATED, Kernel
 from prestep.sim.graph.opgraph import OpGraph
-from prestep.workloads.capture.fusion.calls import CompiledCalls
-from prestep.workloads.capture.fusion.compile import Compiler
+from prestep.workloads.capture.compiled_calls import CompiledCalls
 from prestep.workloads.capture.groups import Groups, alike
 from prestep.workloads.capture.host import THREAD, host_work
 from prestep.workloads.capture.memory import DeviceMemory, handles, temporary
 from prestep.workloads.capture.recording import Event, RankRecording, Recording
 from prestep.workloads.capture.summary import model_flops
+from prestep.workloads.fusion.compile import Compiler
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.operation import Operation
 from prestep.workloads.operators.rules import kernels_of

@@ -6,10 +6,10 @@ from collections import Counter
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from prestep.workloads.capture.fusion.compile import Compiled, Compiler
-from prestep.workloads.capture.fusion.join import Launch
-from prestep.workloads.capture.fusion.regions import arrange
 from prestep.workloads.capture.recording import RankRecording
+from prestep.workloads.capture.regions import arrange
+from prestep.workloads.fusion.compile import Compiled, Compiler
+from prestep.workloads.fusion.join import Launch
 
 
 class Residence:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import networkx as nx
 
-from prestep.workloads.capture.fusion.graph import Node, Value
+from prestep.workloads.fusion.graph import Node, Value
 
 #: A byte weighs so much more for every operation that lies between it and backward, up to FARTHEST of them.
 FARTHER, FARTHEST = 1.1, 100

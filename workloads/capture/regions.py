@@ -6,34 +6,14 @@ where they are, as Dynamo's breaks do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from prestep.workloads.capture.fusion.graph import Step
 from prestep.workloads.capture.recording import Event
+from prestep.workloads.fusion.graph import Region, Step
 
 #: Events in a region that break no piece: memory is taken and given back as Python goes on.
 ASIDE = ("allocate", "free")
-
-
-@dataclass
-class Region:
-    """A call of a compiled function.
-
-    Attributes
-    ----------
-    forward, backward
-        The operations of its pieces.
-    results
-        Storages that the call returned.
-    freed
-        Storages that were given back within its backward.
-    """
-
-    forward: list[list[Step]] = field(default_factory=list)
-    backward: list[list[Step]] = field(default_factory=list)
-    results: list[int] = field(default_factory=list)
-    freed: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -173,10 +153,3 @@ class _Arranging:
         pieces.append(self._steps)
         self._steps = []
         self.events.append(Event("piece", place, 0))
-
-
-def storages(steps: Iterable[Step]) -> Iterator[int]:
-    """Of all tensors that are read and written, in order."""
-    for step in steps:
-        for storage, _ in (*step.reads, *step.writes):
-            yield storage

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.fusion.graph import Node, Read, Space, Value
+from prestep.workloads.fusion.graph import Node, Read, Space, Value
 
 POINTWISE, REDUCTION, PARTIAL_SUMS = "fused_pointwise", "fused_reduction", "fused_sum"
 ROWS_OF_PARTIAL = 16  # rows that one block adds up first (read off Inductor's grids of norms' backward)

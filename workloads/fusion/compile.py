@@ -6,11 +6,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.fusion.graph import Node, Step, Value, Versions
-from prestep.workloads.capture.fusion.join import Joined, Launch, join
-from prestep.workloads.capture.fusion.nodes import nodes_of
-from prestep.workloads.capture.fusion.partition import Partition, partition
-from prestep.workloads.capture.fusion.regions import Region, storages
+from prestep.workloads.fusion.graph import Node, Region, Step, Value, Versions, storages
+from prestep.workloads.fusion.join import Joined, Launch, join
+from prestep.workloads.fusion.nodes import nodes_of
+from prestep.workloads.fusion.partition import Partition, partition
 from prestep.workloads.operation import Operation
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.fusion.graph import (
+from prestep.workloads.fusion.graph import (
     Node,
     Read,
     Space,
@@ -17,7 +17,7 @@ from prestep.workloads.capture.fusion.graph import (
     Value,
     Versions,
 )
-from prestep.workloads.capture.fusion.padding import padded
+from prestep.workloads.fusion.padding import padded
 from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation, words
 from prestep.workloads.operators import pointwise, reductions
 from prestep.workloads.operators.tensors import base, stored

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
 
 from prestep.sim.graph.kernel import Kernel
 
@@ -17,6 +18,26 @@ class Step:
     operation: int
     reads: tuple[Place, ...]
     writes: tuple[Place, ...]
+
+
+@dataclass
+class Region:
+    """A call of a compiled function.
+
+    Attributes
+    ----------
+    forward, backward
+        The operations of its pieces.
+    results
+        Storages that the call returned.
+    freed
+        Storages that were given back within its backward.
+    """
+
+    forward: list[list[Step]] = field(default_factory=list)
+    backward: list[list[Step]] = field(default_factory=list)
+    results: list[int] = field(default_factory=list)
+    freed: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -115,3 +136,10 @@ class Versions:
         """A value that no tensor of the program has."""
         self._statistics -= 1
         return self._statistics, 0
+
+
+def storages(steps: Iterable[Step]) -> Iterator[int]:
+    """Of all tensors that are read and written, in order."""
+    for step in steps:
+        for storage, _ in (*step.reads, *step.writes):
+            yield storage

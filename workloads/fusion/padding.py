@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.capture.fusion.graph import Node, Read, Space, Versions
+from prestep.workloads.fusion.graph import Node, Read, Space, Versions
 from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation
 
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
