@@ -21,6 +21,7 @@ from lab.measure import (
     pointwise,
     products,
     vision,
+    widths,
 )
 from lab.measure.case import Case
 
@@ -38,6 +39,7 @@ FAMILIES = (
     libraries,
     edges,
     domains,
+    widths,
 )
 HELD_OUT = 5  # every fifth size of a family
 

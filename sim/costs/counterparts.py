@@ -46,10 +46,7 @@ OPERATIONS = {
 }
 #: Kinds whose images lie with channels last.
 CHANNELS_LAST = (
-    "batchnorm_fwd",
-    "batchnorm_bwd",
-    "conv_fwd",
-    "conv_dgrad",
+    *("batchnorm_fwd", "batchnorm_bwd", "conv_fwd", "conv_dgrad"),
     "conv_wgrad",
 )
 #: AdamW reads and writes four lists of tensors.
@@ -161,8 +158,12 @@ def kind_in_models(kernel: Kernel) -> str:
     return KINDS.get(name, name)
 
 
-def in_models(kernel: Kernel) -> InModels | None:
+def in_models(
+    kernel: Kernel, libraries: tuple[str, ...] = OWN_LIBRARIES
+) -> InModels | None:
     """An operation of PyTorch as models have it; None for kernels of models and for what these do not know.
+
+    `libraries`: whose attention models have times of; others' is read beside cuDNN's.
 
     Examples
     --------
@@ -177,7 +178,7 @@ def in_models(kernel: Kernel) -> InModels | None:
     if kernel.dtype not in TABLED:
         return None
     if (library := name.removesuffix(BACKWARD)) in ATTENTION:
-        return _attention(library, kernel)
+        return _attention(library, kernel, libraries)
     if name == ADAMW and kernel.layout == LISTS and len(kernel.shape) == 2:
         tensors, elements = kernel.shape
         return InModels((Kernel("adamw", (elements, tensors), kernel.dtype),))
@@ -223,7 +224,9 @@ def _product(kind: str, kernel: Kernel) -> InModels | None:
     return InModels((Kernel(kind, shape, kernel.dtype, layout),))
 
 
-def _attention(library: str, kernel: Kernel) -> InModels | None:
+def _attention(
+    library: str, kernel: Kernel, libraries: tuple[str, ...]
+) -> InModels | None:
     """Of attention: causal over as many keys as queries, with what sets the operation apart from it."""
     if len(kernel.shape) != 6:
         return None
@@ -233,8 +236,9 @@ def _attention(library: str, kernel: Kernel) -> InModels | None:
     latent = LATENT if LATENT in marks else ""
     plain = queries == keys and [m for m in marks if m != LATENT] == ["causal"]
     side = queries if queries == keys else max(1, round(math.sqrt(queries * keys)))
-    own = library in OWN_LIBRARIES
-    kind = f"{ATTENTION[library]}_{'bwd' if backward else 'fwd'}"
+    own = library in libraries
+    name = ATTENTION[library if own else CUDNN]
+    kind = f"{name}_{'bwd' if backward else 'fwd'}"
     same = Kernel(kind, (batch, heads, kv_heads, side, dim), kernel.dtype, latent)
     if own and plain:
         return InModels((same,))

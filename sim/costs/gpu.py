@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim.costs import aten, gemm, generated, padding, sustained, terms
-from prestep.sim.costs.counterparts import InModels, in_models
+from prestep.sim.costs.counterparts import CUDNN, InModels, in_models
 from prestep.sim.costs.draw import Draw
 from prestep.sim.costs.estimators import Basis, Estimate, Estimator, tiles
 from prestep.sim.costs.estimators.chain import chain_of
@@ -310,9 +310,11 @@ class Gpu:
 
         Models' tables are of traced steps: power bounds products and attention there, and what else a step does is in
         the caches. Products that fill no GPU draw less and stay; models have few with a bias or in batches, and few
-        convolutions.
+        convolutions. Of attention steps have cuDNN's: another library's is slowed by the clock as that is.
         """
-        reading = None if self._operations is None else in_models(kernel)
+        if self._operations is None:
+            return None
+        reading = in_models(kernel, libraries=(CUDNN,))
         if reading is None or reading.main.kind.startswith("conv"):
             return None
         if not aten.is_product(kernel):

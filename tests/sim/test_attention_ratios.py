@@ -88,3 +88,34 @@ def test_other_kernels_are_as_they_were() -> None:
     assert widened(product) == product
     flash2 = Kernel("flash2_attention_fwd", (1, 32, 8, 4096, 128))
     assert widened(replace(flash2, dtype="fp8")).dtype == "fp8"
+
+
+#: Batch, heads, key and value heads, queries, keys, head dimension.
+SIZES = ((4, 32, 8, 2048, 2048, 64), (2, 8, 8, 8192, 8192, 128))
+
+
+@together("gpu", ("h100", "h200"))
+@together("size", SIZES)
+def test_a_step_slows_the_attention_of_every_library_alike(
+    gpu: str, size: tuple[int, ...]
+) -> None:
+    """The clock falls for whoever runs: libraries stand to each other in a step as they do alone."""
+    made = load_gpu(gpu)
+    batch, heads, kv_heads, queries, keys, dim = size
+    moved = 2.0 * batch * dim * (2 * heads * queries + 2 * kv_heads * keys)
+    flops = 2.0 * batch * heads * queries * keys * dim  # half of the square
+    for way in ("", "_backward"):
+        cudnn, flash, efficient = (
+            Kernel(
+                f"aten _scaled_dot_product_{library}_attention{way}",
+                size,
+                layout="causal",
+                bytes=moved * (2 if way else 1),
+                flops=flops * (2.5 if way else 1),
+            )
+            for library in ("cudnn", "flash", "efficient")
+        )
+        for other in (flash, efficient):
+            alone = made.duration(other) / made.duration(cudnn)
+            in_a_step = made.in_step(other) / made.in_step(cudnn)
+            assert in_a_step == pytest.approx(alone, rel=1e-9)

@@ -30,17 +30,8 @@ from prestep.sim.graph.kernel import Kernel
 STREAMS = tuple(
     PREFIX + name
     for name in (
-        "add",
-        "mul",
-        "sub",
-        "div",
-        "neg",
-        "copy",
-        "relu",
-        "silu",
-        "where",
-        "maximum",
-        "addcmul",
+        *("add", "mul", "sub", "div", "neg", "copy", "relu", "silu"),
+        *("where", "maximum", "addcmul"),
     )
 )
 Group = tuple[str, str, str]
