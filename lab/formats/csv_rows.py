@@ -25,6 +25,8 @@ class MeasuredStep:
         Seconds of the step.
     assumed
         What the row leaves open and somebody chose, in words.
+    incomplete
+        Why it is predicted but not judged.
     """
 
     id: str
@@ -33,6 +35,7 @@ class MeasuredStep:
     tables: Mapping[str, Any]
     measured: float
     assumed: str = ""
+    incomplete: str = ""
 
 
 def csv_rows(path: Path, columns: Sequence[str], expected: str) -> list[dict[str, str]]:

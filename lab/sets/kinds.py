@@ -108,8 +108,9 @@ KINDS: Mapping[str, Kind] = {
         table_of(
             ("rows", "format"),
             rows=TEXTS,
-            format=Text(("automodel_rows", "low_precision_rows")),
+            format=Text(("automodel_rows", "low_precision_rows", "script_rows")),
             fitted=TEXTS,
+            cuts=TEXTS,
         )
     ),
     "energy": Kind(

@@ -287,8 +287,8 @@ class Refusal(str):
 def work(run: Run) -> float:
     """Roughly what simulating a row costs: microbatches over the stages of a pipeline."""
     t, p = run.scenario["training"], run.scenario["parallel"]
-    microbatches = t["global_batch"] / max(1, t["micro_batch"] * p["dp"])
-    return float(microbatches * p["pp"] * p.get("vpp", 1))
+    whole = t.get("global_batch", 0) / max(1, t["micro_batch"] * p["dp"])
+    return float((whole or t["microbatches"]) * p["pp"] * p.get("vpp", 1))
 
 
 def predict(run: Run) -> tuple[float, str]:

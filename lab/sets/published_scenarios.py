@@ -64,7 +64,7 @@ def scenario_of(row: Mapping[str, str], setup: Setup) -> dict[str, Any]:
     training |= _training(row, setup, grid.dp * stages)
     model = {"vocab": VOCAB, **family_of(row)[0], **model, **_model(row)}
     tables = {
-        "cluster": cluster | _cluster(grid.gpus, setup),
+        "cluster": cluster | cluster_of(grid.gpus, setup),
         "model": _positions(model, training["seq_len"]),
         "training": training,
         "parallel": _parallel(row, grid, parallel),
@@ -131,7 +131,7 @@ def _cut(row: Mapping[str, str], model: Mapping[str, Any], pp: int) -> dict[str,
     return {"account_for_embedding": True, "account_for_loss": True}
 
 
-def _cluster(gpus: int, setup: Setup) -> dict[str, Any]:
+def cluster_of(gpus: int, setup: Setup) -> dict[str, Any]:
     """One host where the GPUs fit in it, else as many as they need."""
     if gpus <= setup.per_host and setup.one_host:
         part = {"gpus": gpus} if gpus < setup.per_host else {}

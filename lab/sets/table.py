@@ -46,7 +46,7 @@ def _run(row: Mapping[str, str], step: MeasuredStep, fitted: Collection[str]) ->
     parse_scenario(dict(step.tables), step.id)
     return Run(
         *(step.id, step.slice, row, step.tables, step.measured),
-        assumed="",
+        assumed=step.incomplete,
         notes=step.assumed,
         group=step.group,
         listed=step.group in fitted,

@@ -25,7 +25,9 @@ from tests.sample import together
 from tests.workloads.recipe_examples import CLUSTER, EXAMPLES, Example, text_with
 
 FOLDER = Path(recipes.__file__).parent
-TABLES = sorted(path for path in FOLDER.glob("*.toml") if path.stem != "_models")
+#: Tables of other things than rules.
+OTHERS = ("_benchmarks", "_models", "_words")
+TABLES = sorted(path for path in FOLDER.glob("*.toml") if path.stem not in OTHERS)
 RULES = [(path.stem, rule) for path in TABLES for rule in rules(path)]
 NAMES = sorted(EXAMPLES)
 

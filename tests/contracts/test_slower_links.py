@@ -43,7 +43,10 @@ BETTER_CHOICES = {
     # A ring in place of a tree, both with LL128; the search finds other rings as well.
 }
 #: Searches of whose rings take half a minute.
-SLOW = {"mi300x", "mi325x", "mi355x", "rail-mi300x", "rail-mi325x", "rail-mi355x"}
+SLOW = {
+    *("mi300x", "mi325x", "mi350x", "mi355x"),
+    *("rail-mi300x", "rail-mi325x", "rail-mi350x", "rail-mi355x"),
+}
 
 
 def fabric_of(name: str) -> Any:

@@ -72,9 +72,9 @@ def test_generations_of_amd_stand_beside_nccls() -> None:
         assert (one.tree, one.net_speeds) == (other.tree, other.net_speeds)
 
 
-@pytest.mark.parametrize("name", ["mi300x", "mi325x", "mi355x"])
+@pytest.mark.parametrize("name", ["mi300x", "mi325x", "mi350x", "mi355x"])
 def test_a_faster_memory_is_never_slower(name: str) -> None:
-    """MI325X and MI355X stream no slower than an MI300X."""
+    """MI325X, MI350X and MI355X stream no slower than an MI300X."""
     from prestep.sim.graph.kernel import Kernel
 
     kernel = Kernel("copy", (2**28,), "bf16")

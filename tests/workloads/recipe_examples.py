@@ -426,7 +426,7 @@ export WALLTIME=$((5 + ${NEXP:-1} * 10))
             "bucket_size": 128 * 1024 * 1024,
         },
     },
-    lost="export VBOOST_VALUE=1",
+    lost="export CPU_OFFLOADING=1",
     strange="export NEW_KEY=3",
 )
 LAUNCH = Example(

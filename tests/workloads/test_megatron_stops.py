@@ -181,6 +181,27 @@ def test_a_recipe_keeps_parts_in_their_formats() -> None:
     assert attention == {"bf16"}
 
 
+def test_a_head_stays_in_sixteen_bits_unless_it_is_said() -> None:
+    """Its product has the layers' type with fp8_output_proj, and that alone changes."""
+    plain, asked = (
+        units(precision="fp8", fp8_output_proj=on).head for on in (False, True)
+    )
+    assert (products(plain), products(asked)) == (["bf16"], ["fp8"])
+
+
+@pytest.mark.parametrize(
+    ("backend", "other"), [("hybridep", "deepep"), ("deepep", "hybridep")]
+)
+def test_kernels_of_tokens_take_the_sms_that_are_said_of_them(
+    backend: str, other: str
+) -> None:
+    """Each library has a number of its own; the other's says nothing."""
+    sms = {f"moe_{backend}_num_sms": 32, f"moe_{other}_num_sms": 8}
+    keys: dict[str, Any] = {**HYBRID_EP, **sms, "moe_flex_dispatcher_backend": backend}
+    graph = layer(**keys).forward.uncut
+    assert {c.tokens.sms for c in graph.comms if c.tokens is not None} == {32}
+
+
 def test_trays_of_one_nvlink_domain_are_one_host_of_experts() -> None:
     """HybridEP sends a token to every rank with an expert it chose in an NVLink domain, to each of other hosts once."""
     apart = layer(place=Place(4, blocking=False), **HYBRID_EP)

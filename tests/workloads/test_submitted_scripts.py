@@ -98,3 +98,140 @@ def test_a_late_head_and_channels_of_messages_are_taken_over(tmp_path: Path) -> 
     assert scenario.megatron.defer_embedding_wgrad_compute
     assert scenario.megatron.wgrad_deferral_limit == 5
     assert scenario.nccl.min_p2p_nchannels == 32
+
+
+#: A job of experts in the words of round 6.0.
+EXPERTS = (
+    *("export DGXNNODES=8", "export DGXNGPU=8", "export FP8=True"),
+    *("export TENSOR_MODEL_PARALLEL=1", "export PIPELINE_MODEL_PARALLEL=2"),
+    *("export EXPERT_PARALLEL=8", "export MINIBS=8", "export MICRO_BATCH_SIZE=1"),
+    *("export MOE_TOKEN_DISPATCHER_TYPE=flex", "export SEQ_PARALLEL=False"),
+)
+ON_BLACKWELL = ("cluster.name=dgx-b200-superpod",)
+
+
+def of_experts(folder: Path, *lines: str, size: str = "671b") -> Any:
+    """The scenario of that job with further lines."""
+    script = written(folder, f"export MODEL_SIZE={size}", *EXPERTS, *lines)
+    return load_scenario(script, ON_BLACKWELL)
+
+
+@together(
+    ("folder", "name"),
+    [
+        ("deepseekv3_671b", "deepseek-v3"),
+        ("gpt_oss_20b", "gpt-oss-20b"),
+        ("llama31_405b", "llama3.1-405b"),
+        ("llama31_8b", "llama3-8b"),
+        ("llama2_70b_lora", "llama2-70b"),
+    ],
+)
+def test_a_folder_says_the_model(folder: str, name: str, tmp_path: Path) -> None:
+    """Scripts that export no MODEL_SIZE lie in a folder of the benchmark's name, at any depth."""
+    place = tmp_path / folder / "implementations" / "nemo"
+    place.mkdir(parents=True)
+    lines = ("export DGXNNODES=2", "export DGXNGPU=8", "export MINIBS=1")
+    scenario = load_scenario(written(place, *lines), ON_BLACKWELL)
+    assert scenario.model.name == name
+    assert (scenario.adapter.kind == "lora") == folder.endswith("lora")
+
+
+def test_variables_of_adapters_say_the_benchmark_of_fine_tuning(tmp_path: Path) -> None:
+    """Its scripts name no model; only they set variables of LoRA."""
+    lines = ("export DGXNNODES=1", "export DGXNGPU=8", "export MINIBS=1")
+    script = written(tmp_path, *lines, "export LORA_A2A=1")
+    assert load_scenario(script, ON_BLACKWELL).adapter.kind == "lora"
+    with pytest.raises(InputError, match="a model that is known here"):
+        load_scenario(written(tmp_path, *lines), ON_BLACKWELL)
+
+
+def test_a_file_of_primus_says_the_model(tmp_path: Path) -> None:
+    """Its name begins with one; batch and degrees are those that the script exports for it."""
+    lines = (
+        *("export EXP=/code/conf/llama3.1_8B-pretrain-fp4.yaml", "export NNODES=2"),
+        *("export PRIMUS_MICRO_BATCH_SIZE=2", "export PRIMUS_GLOBAL_BATCH_SIZE=64"),
+        *("export MLLOG_TENSOR_PARALLELISM=2", "export GPUS_PER_NODE=8"),
+        *("export FP4=true", "export FP4_RECIPE=mxfp4"),
+    )
+    scenario = load_scenario(written(tmp_path, *lines), ("cluster.name=rail-mi355x",))
+    assert scenario.model.name == "llama3-8b"
+    assert (scenario.parallel.tp, scenario.parallel.dp) == (2, 8)
+    assert scenario.training.global_batch == 64
+    assert scenario.training.precision == "nvfp4"
+
+
+@together(
+    ("lines", "captured"),
+    [
+        (("export CUDA_GRAPH_SCOPE=full_iteration",), ("full_iteration",)),
+        (
+            (
+                "export MCORE_CUDA_GRAPH=1",
+                'export CUDA_GRAPH_SCOPE="attn moe_router moe_preprocess"',
+            ),
+            ("attn", "moe_router", "moe_preprocess"),
+        ),
+        (("export FULL_CUDA_GRAPH=1", "export CUDA_GRAPH_IMPLEMENTATION=none"), ()),
+        (("export MCORE_CUDA_GRAPH=1",), ("attn", "mlp")),
+    ],
+)
+def test_graphs_are_of_the_parts_that_are_named(
+    lines: tuple[str, ...], captured: tuple[str, ...], tmp_path: Path
+) -> None:
+    """A scope comes before the older switches, and no implementation means no graph."""
+    scenario = of_experts(tmp_path, *lines)
+    assert scenario.megatron.cuda_graph_scope == captured
+
+
+def test_a_part_that_nobody_captures_is_refused(tmp_path: Path) -> None:
+    """Another scope changes what the host launches."""
+    with pytest.raises(InputError, match="CUDA_GRAPH_SCOPE"):
+        of_experts(tmp_path, "export CUDA_GRAPH_SCOPE=half_a_layer")
+
+
+def test_scales_of_eight_bits_without_a_recipe(tmp_path: Path) -> None:
+    """A switch that only MXFP8 has says them; a recipe comes first."""
+    gathered = "export REUSE_GRAD_BUF_FOR_MXFP8_PARAM_AG=True"
+    assert of_experts(tmp_path, gathered).megatron.fp8_scaling == "mx"
+    stated = "export FP8_RECIPE=tensorwise"
+    assert of_experts(tmp_path, gathered, stated).megatron.fp8_scaling == "dynamic"
+    assert of_experts(tmp_path).megatron.fp8_scaling == "delayed"
+
+
+def test_switches_of_experts_are_keys_of_the_scenario(tmp_path: Path) -> None:
+    """Dispatcher, its SMs, the fused grouped products and the head in 8 bits."""
+    megatron = of_experts(
+        tmp_path,
+        "export MOE_FLEX_DISPATCHER_BACKEND=hybridep",
+        "export MOE_HYBRIDEP_NUM_SMS=32",
+        "export NVTE_CUTEDSL_FUSED_GROUPED_MLP=1",
+        "export USE_TE_OPS=True",
+        "export FP8_OUTPUT_PROJ=True",
+        "export OVERLAP_MOE_EXPERT_PARALLEL_COMM=False",
+    ).megatron
+    assert megatron.moe_flex_dispatcher_backend == "hybridep"
+    assert megatron.moe_hybridep_num_sms == 32
+    assert megatron.moe_fused_mlp and not megatron.use_transformer_engine_op_fuser
+    assert megatron.fp8_output_proj
+
+
+def test_experts_as_operations_without_their_grouped_kernel_are_refused(
+    tmp_path: Path,
+) -> None:
+    """The fuser of operations alone is not simulated of experts."""
+    with pytest.raises(InputError, match="USE_TE_OPS"):
+        of_experts(tmp_path, "export USE_TE_OPS=True")
+
+
+def test_what_a_script_takes_away_is_not_said(tmp_path: Path) -> None:
+    """`unset` removes what files before it exported, and what they would put into others."""
+    lines = (*MEGATRON_8B, "export TP_COMM_OVERLAP=True", "unset TP_COMM_OVERLAP")
+    scenario = load_scenario(written(tmp_path, *lines), ("cluster.name=rail-h100",))
+    assert not scenario.megatron.tp_comm_overlap
+
+
+def test_several_instances_of_an_optimizer_are_refused(tmp_path: Path) -> None:
+    """One is what is simulated; more would shard and gather otherwise."""
+    assert of_experts(tmp_path, "export NUM_DISTOPT_INSTANCES=1")
+    with pytest.raises(InputError, match="NUM_DISTOPT_INSTANCES"):
+        of_experts(tmp_path, "export NUM_DISTOPT_INSTANCES=2")

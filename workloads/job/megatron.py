@@ -164,6 +164,10 @@ class Megatron:
         False,
         "fused attention takes queries, keys, values and gradients in fp8, beside layers in fp8 or NVFP4",
     )
+    fp8_output_proj: bool = low_precision(
+        False,
+        "the head's products are quantized as the layers' are; else they stay in 16 bits",
+    )
     fp8_param_gather: bool = engine(
         False,
         "parameters of layers are gathered in fp8 (FSDP, distributed optimizer)",
@@ -303,6 +307,12 @@ class Megatron:
     moe_deepep_num_sms: int = key(
         20,
         "SMs that DeepEP's kernels take on every GPU",
+        low=2,
+        wants="model.experts > 0; megatron.moe_token_dispatcher = flex",
+    )
+    moe_hybridep_num_sms: int = key(
+        16,
+        "SMs that HybridEP's kernels take on every GPU; their measured speed is that of 16",
         low=2,
         wants="model.experts > 0; megatron.moe_token_dispatcher = flex",
     )

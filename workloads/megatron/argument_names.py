@@ -41,6 +41,7 @@ NUMBERS = {
     "num-virtual-stages-per-pipeline-rank": "parallel.vpp",
     "ddp-bucket-size": "megatron.bucket_size",
     "moe-deepep-num-sms": "megatron.moe_deepep_num_sms",
+    "moe-hybridep-num-sms": "megatron.moe_hybridep_num_sms",
     "make-vocab-size-divisible-by": "megatron.vocab_multiple",
 }
 # Taken as the text that they are.

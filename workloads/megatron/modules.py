@@ -204,13 +204,13 @@ class Embedding(Module):
 class Head(Module):
     """One stream of all, final norm, logits of this rank's words, and the cross entropy over all ranks' words.
 
-    Logits are a product in 16 bits, whatever the layers' format, and without user buffers: the head is Megatron's own
-    projection, not Transformer Engine's (GPTModel.output_layer), and lies outside the layers' fp8 context.
+    Logits are a product in 16 bits whatever the layers' format, unless fp8_output_proj says otherwise, and without user
+    buffers: the head is Megatron's own projection, outside the layers' fp8 context (GPTModel.output_layer).
     """
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__()
-        plain = unquantized(s)
+        plain = s if s.options.fp8_output_proj else unquantized(s)
         numbers = replace(plain.numbers, overlap=False)
         self.m, self.s = m, replace(plain, numbers=numbers)
         self.contraction = Contraction(t, m)

@@ -17,7 +17,6 @@ from prestep.workloads.torch.tape import Tape, Tensor
 
 ITEM = 2.0  # bytes of an element
 WIDE = 4.0  # of a router's weight
-HYBRID_SMS = 16  # of a GPU that HybridEP's kernels take (moe_hybridep_num_sms)
 # Without fusion rows of received tokens are sorted and indexed.
 UNFUSED_KERNELS = 3
 
@@ -180,7 +179,7 @@ class TokenDispatcher:
             ranks=ranks,
             hosts=self._distinct(spread.hosts) if spread.hosts > 1 else ranks,
             over=spread.hosts,
-            sms=HYBRID_SMS if backend == "hybridep" else o.moe_deepep_num_sms,
+            sms=getattr(o, f"moe_{backend}_num_sms"),
             kernel=backend,
         )
 

@@ -12,15 +12,8 @@ from prestep.workloads.recipes._reading import Draft, shown
 from prestep.workloads.recipes._rules import rules, written
 
 RULES = Path(__file__).with_suffix(".toml")
-#: Modules that selective recomputation names -> parts of a layer here.
-MODULES = {
-    "layernorm": "layernorm",
-    "mla_up_proj": "mla_up_proj",
-    "mlp": "mlp",
-    "moe": "moe",
-    "moe_act": "moe_act",
-    "shared_experts": "shared_experts",
-}
+#: Parts of a layer that selective recomputation names.
+MODULES = ("layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
 GRAPHED = ("attn", "mlp", "moe_router", "moe_preprocess", "full_iteration")
 #: Keys that pack samples.
 PACKING = (
@@ -86,10 +79,9 @@ def settle_fuser(draft: Draft) -> None:
     if setting is None or not setting.value or not _adapter.model_of(draft).experts:
         return
     draft.drop(key)
-    what = (
-        "experts as fused operations; megatron.moe_fused_mlp has their grouped kernel"
-    )
-    draft.lose(setting.where, setting.said, "true", what)
+    what = "experts as fused operations, without their grouped kernel (megatron.moe_fused_mlp)"
+    if not draft.get("megatron.moe_fused_mlp"):
+        draft.lose(setting.where, setting.said, "true", what)
 
 
 #: Layers at the ends of a model that stay in 16 bits: a switch, and their numbers, each of which is one by default.
@@ -251,7 +243,7 @@ def run_again(draft: Draft, names: Sequence[str], said: str, where: str) -> None
     if strange:
         expected = f"parts {', '.join(MODULES)}"
         draft.lose(where, said, ", ".join(strange), expected, "those are kept")
-    simulated = [MODULES[name] for name in names if name in MODULES]
+    simulated = [name for name in names if name in MODULES]
     if simulated:
         draft.set("megatron.recompute_modules", simulated, said, where)
 

@@ -27,11 +27,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import schema
+from prestep.sim import files, schema
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.schema import Anything, Items, Named, Table, Text
 from prestep.workloads.megatron.pipeline_layout import spelled
 
+WORDS = Path(__file__).with_name("_words.toml")
 TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 KINDS = ("truth", "whole", "number", "text", "stages", "format")
 #: Number formats by PyTorch's names; Transformer Engine keeps numbers of 8 bits as bytes.
@@ -231,38 +232,11 @@ def _rule(entry: Mapping[str, Any]) -> Rule:
     return Rule(**{**entry, **lists, "values": values, "beside": beside})
 
 
-def _set(text: str) -> frozenset[str]:
-    return frozenset(text.split())
-
-
-#: Words of degrees, sizes, layouts and number formats.
-DECIDING = _set("""
-parallel parallelism degree shard sharded sharding shards replicas tp pp cp ep etp vpp vp dp fsdp zero
-pipeline stage stages virtual interleaved interleave layout
-layers layer depth hidden ffn intermediate width dim dims head heads kv groups experts expert topk vocab vocabulary
-embedding seq sequence seqlen length tokens window context batch microbatch microbatches accumulation
-mtp nextn chunk state pattern recompute recomputation remat
-dtype precision fp8 fp4 fp16 bf16 fp32 tf32 int8 mxfp8 nvfp4 float8 bits 4bit 8bit 16bit quantize quantization quantized
-""")
-#: Words of what no degree, size or format depends on; they come before the others (`eval_batch_size`, `log_layers`).
-PASSING = _set("""
-log logs logging logger logged wandb tensorboard mlflow mllog comet swanlab monitor metrics report print verbose debug
-profile profiler profiling nsys nvtx trace timing timers timeout save saves saving load loading resume restore ckpt
-dir path paths file files folder url name names project entity user seed rng random init initializer std
-lr learning scheduler decay warmup beta betas eps epsilon momentum clip loss coeff dropout
-eval evaluation valid validation val test tests inference generation sampling temperature prompt prompts
-tokenizer template dataset data blend cache workers worker shuffle buffer
-master port addr address host hostname rdzv elastic launcher slurm ray docker container download upload hub token
-license version revision description author env interval frequency freq steps iters epochs early patience best keep
-cuda cudnn nccl ucx sharp ib nvte te ub ck atomic overlap comm kernel kernels fusion fused async backend router
-tflop tflops flops
-amax algo tiktoken special ambiguous rope rotary mscale interpolation otel
-""")
-#: Words that make a checkpoint one of activations.
-AGAIN = frozenset(("activation", "activations", "gradient"))
-CHECKPOINTS = frozenset(("checkpoint", "checkpoints", "checkpointing", "ac"))
-#: Data of a step whose words pass elsewhere.
-SAMPLES = frozenset(("seq", "sequence", "seqlen", "length", "batch", "microbatch"))
+#: Words of keys, by what they say of a step.
+_WORDS = {
+    name: frozenset(text.split())
+    for name, text in files.toml(WORDS.read_text(encoding="utf-8")).items()
+}
 #: Values that leave a key off.
 OFF = ("null", "none", "false", "empty", "", "off", "no")
 #: Numbers of degrees that leave them off.
@@ -299,13 +273,13 @@ def decides(key: str, value: Any = True) -> bool:
     words = set(words_of(key))
     if value is None or text in OFF:
         return False
-    if words & CHECKPOINTS:
-        return bool(words & AGAIN)
-    passing = words & PASSING
-    if passing and not (passing <= {"dataset", "data"} and words & SAMPLES):
+    if words & _WORDS["checkpoints"]:
+        return bool(words & _WORDS["again"])
+    passing = words & _WORDS["passing"]
+    if passing and not (passing <= {"dataset", "data"} and words & _WORDS["samples"]):
         return False
     degree = words & {"parallel", "parallelism", "degree"}
-    return bool(words & DECIDING) and not (degree and text in ALONE)
+    return bool(words & _WORDS["deciding"]) and not (degree and text in ALONE)
 
 
 def nearest(key: str, names: list[str]) -> str:

@@ -23,6 +23,7 @@ DEFAULT = re.compile(r"^\s*:\s*\"?\$\{([A-Za-z_]\w*):?=([^}]*)\}")
 COMMANDS = re.compile(
     r"""((?:"[^"]*"|'[^']*'|\$\(\([^\n]{0,2000}?\)\)|\$\([^\n]{0,2000}\)|\$\{[^}]{0,2000}\}|(?!&&)[^;\n])+)"""
 )
+UNSET = re.compile(r"^[\s&]*unset\s+(?:-v\s+)?([A-Za-z_]\w*(?:\s+[A-Za-z_]\w*)*)\s*$")
 SOURCED = re.compile(r"^\s*(?:source|\.)\s+(.+?)\s*$")
 VARIABLE = re.compile(r"\$(?:\{(\w+)(?::?-([^}]{0,2000}))?\}|(\w+))")
 NAME = re.compile(r"\b[A-Za-z_]\w*\b")
@@ -88,6 +89,10 @@ def _set(
 ) -> None:
     if found := SOURCED.match(line):
         _source(path, number, found[1], script, (*above, path.resolve()))
+    elif found := UNSET.match(line):
+        for name in found[1].split():
+            script.values.pop(name, None)
+            script.lines.pop(name, None)
     elif found := DEFAULT.match(line):
         if found[1] not in script.values:
             script.set(found[1], _value(found[2], script.values), number)

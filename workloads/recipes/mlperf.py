@@ -4,54 +4,34 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from prestep.sim import files
 from prestep.workloads.recipes import _core, _models, _pipeline, _shell
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Draft, Recipe, shown
 from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
-LOOKS = "a script that exports MINIBS, DGXNNODES or DGXSYSTEM"
+LOOKS = "a script that exports MINIBS, DGXNNODES, DGXSYSTEM or PRIMUS_..."
 RULES = Path(__file__).with_suffix(".toml")
 #: Variables that only such scripts set, one of which is enough.
-OWN = r"^[ \t]*(?:export\s+|:\s*\$\{)?(MINIBS|DGXNNODES|DGXNGPU|DGXSYSTEM|TENSOR_MODEL_PARALLEL)[:=]"
-#: Benchmarks: pattern of a folder's name or of MODEL_SIZE -> model, its vocabulary there, tokens of a sample.
-#: Vocabularies: Mixtral's tokenizer (405B), Llama's own (8B), Megatron's of GPT-3 (lab/cases/mlperf).
-BENCHMARKS = (
-    (r"llama31_405b|405b", "llama3.1-405b", 32000, 8192),
-    (r"llama31_8b|8b", "llama3-8b", 128256, 8192),
-    (r"gpt3|large_language_model_pretraining|175b", "gpt3-175b", 51200, 2048),
-    (r"llama2_70b_lora", "llama2-70b", 32000, 8192),
+OWN = (
+    r"^[ \t]*(?:export\s+|:\s*\$\{)?(MINIBS|DGXNNODES|DGXNGPU|DGXSYSTEM|TENSOR_MODEL_PARALLEL|"
+    r"PRIMUS_MICRO_BATCH_SIZE)[:=]"
 )
-#: What the submissions' NeMo has in common (pretrain.py: grad_reduce_in_fp32=False, the distributed optimizer).
-USUAL = {
-    "training.framework": "megatron",
-    "training.precision": "bf16",
-    "parallel.data_parallel": "zero1",
-    "parallel.sequence_parallel": True,
-    "parallel.uneven_stages": True,
-    "megatron.overlap_grad_reduce": True,
-    "megatron.overlap_param_gather": True,
-    "megatron.main_grads": "bf16",
-}
-#: Parameters of a bucket of Llama 3.1 where no BUCKET_SIZE says otherwise (NeMo's MegatronCommOverlapCallback).
-BUCKET = 128 * 1024 * 1024
-#: LoRA's own (train.py and conf/megatron_gpt_peft_tuning_config.yaml of the submissions).
-LORA = {
-    "adapter.kind": "lora",
-    "adapter.rank": 16,
-    "adapter.targets": ["qkv", "proj"],
-    "adapter.dropout": 0.1,
-    "adapter.fp8_weights": True,
-    "megatron.overlap_grad_reduce": False,
-    "megatron.overlap_param_gather": False,
-    "megatron.cross_entropy_fusion": False,
-    "megatron.cp_comm_type": "a2a",
-}
-
-
+#: What the submissions and each benchmark have in common.
+BENCHMARKS = Path(__file__).with_name("_benchmarks.toml")
+#: Sections of a scenario that they may fill.
+SECTIONS = ("model", "training", "parallel", "megatron", "adapter")
+#: Variables that name a model, or the file of one, where neither MODEL_SIZE nor a folder does.
+NAMING = ("MODEL", "MODEL_NAME", "HF_MODEL", "EXP")
+#: What only fine-tuning with adapters sets, whose scripts name no model.
+OF_LORA = re.compile(r"\bLORA_|_LORA_")
+#: Names of recipes of 8 bits at the end of a script's own name.
+SCALED = {"mxfp8": "mx", "fp8": "dynamic"}
 #: Granularity, method and number of layers that run again: AMD's names and those of NVIDIA's configurations.
 RECOMPUTED = (
     ("ACG", "ACM", "ACL"),
@@ -73,7 +53,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the script and those that it sources export, over NeMo's defaults in these submissions."""
     script = _shell.read_exports(document.path, document.text)
     draft = Draft("mlperf", str(document.path))
-    draft.set_all(USUAL)
+    draft.take(_table()["usual"], "", "")
     draft.assume(
         "NeMo with the distributed optimizer, gradients reduced in bf16, as the submissions' pretrain.py has it"
     )
@@ -83,12 +63,12 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     draft.read(script, rules(RULES))
     _pipeline.of_layout(draft)
     _recomputed(draft, script)
+    _graphs(draft, script)
+    _scaling(draft, script)
+    _core.settle_fuser(draft)
     _core.without_fp8(draft)
-    nodes, gpus = (
-        _first(script, "DGXNNODES", "NNODES"),
-        _first(script, "DGXNGPU", "GPUS_PER_NODE"),
-    )
-    draft.hosts = draft.count(script, nodes)
+    gpus = _first(script, "DGXNGPU", "GPUS_PER_NODE")
+    draft.hosts = draft.count(script, _first(script, "DGXNNODES", "NNODES"))
     if draft.hosts and script.get(gpus):
         draft.gpus = draft.hosts * draft.count(script, gpus, 1)
     return draft.recipe()
@@ -129,43 +109,79 @@ def _first(script: Document, *names: str) -> str:
     return next((name for name in names if name in script.entries), names[0])
 
 
+def _graphs(draft: Draft, script: Document) -> None:
+    """Parts that are captured, by name; without an implementation there are no graphs."""
+    name, how = "CUDA_GRAPH_SCOPE", "CUDA_GRAPH_IMPLEMENTATION"
+    if written(script.get(how, "")) in ("none", "null"):
+        draft.drop("megatron.cuda_graph_scope")
+        return
+    parts = str(script.get(name, "")).replace(",", " ").split()
+    if strange := [part for part in parts if part not in _core.GRAPHED]:
+        known = f"graphs of {', '.join(_core.GRAPHED)}"
+        draft.lose(script, name, ", ".join(strange), known)
+    elif parts:
+        draft.set("megatron.cuda_graph_scope", parts, name, script)
+
+
+def _scaling(draft: Draft, script: Document) -> None:
+    """How scales of 8 bits are found without FP8_RECIPE: by the script's name, or by a switch of MXFP8 alone."""
+    if script.get("FP8_RECIPE") or draft.get("training.precision") != "fp8":
+        return
+    name = "REUSE_GRAD_BUF_FOR_MXFP8_PARAM_AG"
+    words = script.path.stem.lower().split("_")
+    way = next((SCALED[word] for word in words if word in SCALED), None)
+    if written(script.get(name)) == "true":
+        way = "mx"
+    if way:
+        draft.set("megatron.fp8_scaling", way, name, script)
+        draft.assume(f"no FP8_RECIPE: {way} scales, by the script's name or {name}")
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Any]:
+    return files.toml(BENCHMARKS.read_text(encoding="utf-8"))
+
+
 def _benchmark(draft: Draft, script: Document) -> None:
-    """The model, by MODEL_SIZE, the folder that the script lies in, or the script's own name."""
+    """The model, by MODEL_SIZE, the folder that the script lies in, its own name, or what it calls a model."""
     folders = [part.lower() for part in reversed(script.path.absolute().parent.parts)]
     size = str(script.get("MODEL_SIZE") or script.get("SIZE") or "").lower()
     name = script.path.stem.lower().replace("-", "_").split("_")
-    for text in (size, *folders, *name):
-        for pattern, model, vocab, tokens in BENCHMARKS:
-            if text and re.fullmatch(pattern, text):
-                where = script.place("MODEL_SIZE")
-                draft.set("model.name", model, "MODEL_SIZE", where)
-                draft.set("model.vocab", vocab)
-                draft.set("training.seq_len", tokens)
-                if model.startswith("llama3"):
-                    draft.set("megatron.bucket_size", BUCKET)
-                draft.assume(
-                    f"the benchmark of {model}: {tokens} tokens a sample, a vocabulary of {vocab}"
-                )
-                if "lora" in pattern:
-                    _lora(draft, where)
+    named = [_named(str(script.get(key, ""))) for key in NAMING]
+    lora = ["llama2_70b_lora"] if any(map(OF_LORA.search, script.entries)) else []
+    for text in filter(None, (size, *folders, *name, *named, *lora)):
+        for entry in _table()["benchmark"]:
+            if re.fullmatch(entry["names"], text):
+                _take_benchmark(draft, entry, script.place("MODEL_SIZE"))
                 return
     _models.missing(draft, "nothing", "MODEL_SIZE", str(script.path))
 
 
-def _lora(draft: Draft, where: str) -> None:
-    """What the benchmark and NVIDIA's train.py of it say of the adapters and of data parallelism."""
-    draft.set_all(LORA, "llama2_70b_lora", where)
+def _named(text: str) -> str:
+    """The bundled model that begins the name of a model or of its file (llama3.1_8B-pretrain-fp4.yaml)."""
+    parts = text.rpartition("/")[2].removesuffix(".yaml").split("-")
+    starts = ("-".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next(filter(None, map(_models.model_named, starts)), "")
+
+
+def _take_benchmark(draft: Draft, entry: Mapping[str, Any], where: str) -> None:
+    """What a benchmark has in common; the reader is told."""
+    tables = {name: entry[name] for name in SECTIONS if name in entry}
+    draft.take(tables, entry["names"], where)
+    model, tokens = entry["model"], entry["training"]["seq_len"]
     draft.assume(
-        "the benchmark of llama2_70b_lora: rank 16 with dropout 0.1 in attention, frozen weights in fp8"
+        f"the benchmark of {model['name']}: {tokens} tokens a sample, a vocabulary of {model['vocab']}"
     )
+    if "assumed" in entry:
+        draft.assume(f"the benchmark of {model['name']}: {entry['assumed']}")
 
 
 def _layout(draft: Draft, script: Document) -> None:
     for key, *names in (
-        ("tp", "TENSOR_MODEL_PARALLEL", "TP"),
-        ("pp", "PIPELINE_MODEL_PARALLEL", "PP"),
-        ("cp", "CONTEXT_PARALLEL", "CP"),
-        ("ep", "EXPERT_PARALLEL", "EP"),
+        ("tp", "TENSOR_MODEL_PARALLEL", "TP", "MLLOG_TENSOR_PARALLELISM"),
+        ("pp", "PIPELINE_MODEL_PARALLEL", "PP", "MLLOG_PIPELINE_PARALLELISM"),
+        ("cp", "CONTEXT_PARALLEL", "CP", "MLLOG_CONTEXT_PARALLELISM"),
+        ("ep", "EXPERT_PARALLEL", "EP", "MLLOG_EXPERT_PARALLELISM"),
     ):
         name = _first(script, *names)
         draft.set(f"parallel.{key}", draft.count(script, name, 1), name, script)
@@ -186,7 +202,8 @@ def _layout(draft: Draft, script: Document) -> None:
 
 def _batch(draft: Draft, script: Document) -> None:
     """MINIBS samples of every replica, in microbatches; or the whole batch."""
-    micro, mini = _first(script, "MICRO_BATCH_SIZE", "MBS"), "MINIBS"
+    micro = _first(script, "MICRO_BATCH_SIZE", "MBS", "PRIMUS_MICRO_BATCH_SIZE")
+    whole, mini = _first(script, "GBS", "PRIMUS_GLOBAL_BATCH_SIZE"), "MINIBS"
     size = draft.count(script, micro, 1)
     draft.set("training.micro_batch", size, micro, script)
     if script.get(mini) is not None:
@@ -194,9 +211,9 @@ def _batch(draft: Draft, script: Document) -> None:
         if samples % size:
             draft.wrong(script, mini, samples, f"a multiple of {micro} = {size}")
         draft.set("training.microbatches", samples // size or 1, mini, script)
-    elif script.get("GBS") is not None:
-        whole = draft.count(script, "GBS", 1)
-        draft.set("training.global_batch", whole, "GBS", script)
+    elif script.get(whole) is not None:
+        samples = draft.count(script, whole, 1)
+        draft.set("training.global_batch", samples, whole, script)
     else:
         draft.wrong(
             str(script.path), mini, shown(None), "samples of a replica in a step"
