@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.parallel.group import Group
-from prestep.workloads.torch.functional import launch_gemm
+from prestep.workloads.torch.aten_products import multiply_sizes
 from prestep.workloads.torch.tape import Tape
 
 #: Matrices whose rows are looked up, or stand for words.
@@ -69,7 +69,7 @@ def orthogonalize(t: Tape, matrices: Matrices, iterations: int) -> None:
         for _ in range(iterations):
             for (m, n, k), layout in products(matrices.rows, matrices.columns):
                 t.cpu("elementwise_nograd")
-                launch_gemm(t, "gemm", m, n, k, layout)
+                multiply_sizes(t, m, n, k, layout)
 
 
 def update(

@@ -60,7 +60,6 @@ def write_fitted(
     tiles: dict[str, float],
     launches: list[tuple[float, float]],
     sparse: float,
-    parts: dict[str, int],
 ) -> None:
     """Writes the constants of a GPU that were fitted."""
     points = ", ".join(f"[{chunks:.0f}, {time:.4g}]" for chunks, time in launches)
@@ -73,7 +72,6 @@ def write_fitted(
         *("", "[terms]  # see sim/costs/terms.py", *_terms(coefficients)),
         *("", "[adamw]  # launch = [chunks of 65,536 elements, s]"),
         *(f"sparse = {sparse:.4g}", f"launch = [{points}]"),
-        *("", "[parts]  # CUDA kernels per operation", *_several(parts)),
     ]
     path.write_text("\n".join(lines) + "\n")
 
@@ -82,13 +80,6 @@ def _terms(coefficients: dict[str, list[float]]) -> Iterator[str]:
     """Coefficients of each kind, as the file has them."""
     for kind, values in sorted(coefficients.items()):
         yield f"{kind} = [{', '.join(f'{value:.5g}' for value in values)}]"
-
-
-def _several(parts: dict[str, int]) -> Iterator[str]:
-    """Kinds of more than one CUDA kernel."""
-    for kind, count in sorted(parts.items()):
-        if count > 1:
-            yield f"{kind} = {count}"
 
 
 def report_held_out(rows: list[Row], name: str, folder: Path) -> None:
@@ -241,13 +232,13 @@ def main() -> None:
     options = _options()
     name, out = options.gpu, options.out
     traces = read_traces(options.measured, load(name, out))
-    rows, parts = trace_rows(traces.fitted)
+    rows = trace_rows(traces.fitted)
     gpu = load(name, out)
     rows = merge(rows, _micro(rows, options.measured, options.later, gpu))
     write_rows(out / f"{name}-kernels.csv", rows)
     tiles, fitted = fit_gemm(rows, gpu), out / f"{name}-fitted.toml"
     launches = adamw_launches(traces.launches)
-    write_fitted(fitted, fit_terms(rows), tiles, *launches, parts)
+    write_fitted(fitted, fit_terms(rows), tiles, *launches)
     print(Counter("micro" if row.source == "micro" else "trace" for row in rows), tiles)
     held_out = held_out_rows(traces.held_out)
     write_rows(out / f"{name}-heldout.csv", held_out)

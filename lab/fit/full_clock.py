@@ -153,7 +153,7 @@ def held_out_rows(calls: dict[str, list[Call]]) -> list[Row]:
                 if not call.overlapped and not call.kernel.kind.endswith(HALVES)
             ]
         }
-        rows += [replace(row, source=trace) for row in trace_rows(alone)[0]]
+        rows += [replace(row, source=trace) for row in trace_rows(alone)]
     return rows
 
 

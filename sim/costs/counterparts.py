@@ -99,6 +99,9 @@ KINDS = (
     | {name: f"{kind}_fwd" for name, kind in ATTENTION.items()}
     | {f"{name}{BACKWARD}": f"{kind}_bwd" for name, kind in ATTENTION.items()}
 )
+#: Elements of a product's result above which cuBLAS hands out its tiles by a counter, which a kernel of its own resets:
+#: seen above two tiles (256 x 128) for each SM of an H200. Tables of models have that kernel beside the product.
+COUNTED_ABOVE = 2 * 132 * 256 * 128
 #: Formats of which the tables of models have rows; of products all formats have a tile model.
 TABLED = ("bf16", "fp16")
 
@@ -221,7 +224,11 @@ def _product(kind: str, kernel: Kernel) -> InModels | None:
         shape = batch, batch * m, n, k
     elif kind == "grouped_gemm":
         shape = of_each_expert(kernel)
-    return InModels((Kernel(kind, shape, kernel.dtype, layout),))
+    same = Kernel(kind, shape, kernel.dtype, layout)
+    counted = kind.startswith("gemm") and shape[0] * shape[1] > COUNTED_ABOVE
+    if counted and kernel.dtype in TABLED:
+        return InModels((Kernel("memset", (4,), bytes=4.0), same))
+    return InModels((same,))
 
 
 def _attention(

@@ -19,7 +19,7 @@ from prestep.sim.costs.kinds import DTYPE_BYTES, KINDS, SCANS
 from prestep.sim.costs.power import Power
 from prestep.sim.schema import Items, Number, Schema, Table, Text
 
-#: The second part of a table's name in [terms] and [parts].
+#: The second part of a table's name in [terms].
 LAYOUTS = ("nn", "nt", "tn", "padded", "small", "sorted")
 #: Major versions of CUDA whose cuBLAS a file may compare.
 TOOLKITS = tuple(f"{major}" for major in range(9, 20))
@@ -209,8 +209,6 @@ class GpuFacts:
         Coefficients of the terms of a kind's time, by table (`prestep.sim.costs.terms`), s for a unit of each.
     adamw
         Launches of the fused AdamW.
-    parts
-        CUDA kernels that one operation starts, by kind or table; 1 where it is not said.
     cuda
         Time of a product with the cuBLAS of a major version over that of the tables: a share, and one over the
         product's smallest size.
@@ -291,9 +289,6 @@ class GpuFacts:
         {},
     )
     adamw: Adamw | None = fact(LAUNCHES, _adamw, None)  # noqa: RUF009
-    parts: Mapping[str, int] = fact(
-        Table(dict.fromkeys(TABLES_OF_KERNELS, COUNT)), dict, {}
-    )
     cuda: Mapping[str, tuple[float, ...]] = fact(
         Table(dict.fromkeys(TOOLKITS, Items(Number(-math.inf), 2))),
         _rows_of_numbers,

@@ -125,14 +125,6 @@ def products(kernel: Kernel) -> tuple[int, tuple[int, int, int]]:
     return count, (m, n, k)
 
 
-def waves(
-    shape: tuple[int, int, int], sms: int, tile: tuple[int, int] = (256, 128)
-) -> float:
-    """Waves of CTAs of an (m, n, k) product: tiles per SM, with the better orientation of `tile`; may be fractional."""
-    m, n, _ = shape
-    return min(math.ceil(m / a) * math.ceil(n / b) for a, b in (tile, tile[::-1])) / sms
-
-
 def unaligned(shape: tuple[int, int, int], layout: str, dtype: str) -> bool:
     """Whether a leading dimension of an operand is no multiple of 16 bytes."""
     m, n, k = shape

@@ -8,19 +8,18 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.costs import aten, gemm, generated, padding, sustained, terms
+from prestep.sim.costs import aten, gemm, generated, padding, sustained
 from prestep.sim.costs.counterparts import CUDNN, InModels, in_models
 from prestep.sim.costs.draw import Draw
 from prestep.sim.costs.estimators import Basis, Estimate, Estimator, tiles
 from prestep.sim.costs.estimators.chain import chain_of
 from prestep.sim.costs.estimators.library import LibrarySteps
 from prestep.sim.costs.estimators.operations import AtenTables
-from prestep.sim.costs.estimators.optimizer import Adamw
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.estimators.table import KernelTables
 from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
-from prestep.sim.costs.kinds import check, work
+from prestep.sim.costs.kinds import check
 from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
 from prestep.sim.costs.tables import REACH, Row
 from prestep.sim.extras import lazily
@@ -28,9 +27,6 @@ from prestep.sim.graph.kernel import Kernel
 
 with lazily():
     from prestep.sim.costs.estimators import sibling
-
-# Waves; measured: GEMMs of <= 1.94 waves have no memset in the traces, of >= 3.88 all have.
-DYNAMIC_ABOVE = 2.0
 
 
 class Gpu:
@@ -175,11 +171,6 @@ class Gpu:
         """The kernels of models as which an operation of PyTorch is priced; None where it was measured itself."""
         return in_models(kernel) if self._operations is None else None
 
-    def main(self, kernel: Kernel) -> Kernel:
-        """The kernel that says what another one's time rests on: itself, unless it is read as one of models."""
-        reading = self.reading(kernel)
-        return kernel if reading is None else reading.main
-
     # Alone on the GPU.
 
     def link(self, kernel: Kernel) -> Estimator:
@@ -267,6 +258,12 @@ class Gpu:
         return basis
 
     def _basis(self, kernel: Kernel) -> Basis:
+        stepped = None if self._operations is None else self._in_steps(kernel)
+        if stepped is not None:
+            basis = self.basis(stepped.main)
+            # The ratio of a variant to the plain operation is this GPU's own.
+            varied = stepped.beside is not None and basis.grade == "measured"
+            return basis._replace(grade="fitted") if varied else basis
         basis = self.unloaded_basis(kernel)
         if self.link(kernel).loaded:
             return basis
@@ -297,7 +294,7 @@ class Gpu:
             beside = stepped.beside
             apart = self.duration(kernel) / self.duration(beside) if beside else 1.0
             return (sum(parts) + pauses) * apart
-        time, kernel = self.duration(kernel), self.main(kernel)
+        time = self.duration(kernel)
         if not sustained.is_clocked(kernel):
             return time
         clock = self.crowded if together else 1.0
@@ -306,14 +303,14 @@ class Gpu:
         return time * load * self.sms / (self.sms - kernel.reserved)
 
     def _in_steps(self, kernel: Kernel) -> InModels | None:
-        """The kernels of models whose times an operation of PyTorch takes in a step, where it was measured in bursts.
+        """The kernels of models whose times an operation of PyTorch takes in a step, even where it was measured itself.
 
         Models' tables are of traced steps: power bounds products and attention there, and what else a step does is in
         the caches. Products that fill no GPU draw less and stay; models have few with a bias or in batches, and few
         convolutions. Of attention steps have cuDNN's: another library's is slowed by the clock as that is.
         """
         if self._operations is None:
-            return None
+            return in_models(kernel)
         reading = in_models(kernel, libraries=(CUDNN,))
         if reading is None or reading.main.kind.startswith("conv"):
             return None
@@ -328,7 +325,8 @@ class Gpu:
 
     def hot(self, kernel: Kernel) -> bool:
         """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
-        kernel = self.main(kernel)
+        reading = self.reading(kernel)
+        kernel = kernel if reading is None else reading.main
         if (
             self.power is None
             or not (kernel.kind in gemm.KINDS or aten.is_product(kernel))
@@ -340,34 +338,6 @@ class Gpu:
             least = BUSY_ABOVE * self.peak["bf16"] * duration
             return duration > FILLS_ABOVE and kernel.flops > least
         return duration > FILLS_ABOVE
-
-    def waves(self, kernel: Kernel) -> float:
-        """Waves of thread blocks of a GEMM over the SMs (1.0 fills the GPU once); other kinds by bytes moved.
-
-        It tells how a GEMM fares beside a collective that holds SMs: up to `DYNAMIC_ABOVE` waves its tiles are bound
-        to CTAs beforehand, so those without an SM run after the others (twice the time); beyond, free SMs share them.
-        """
-        kernel = self.main(kernel)
-        if kernel.kind in gemm.KINDS or aten.is_product(kernel):
-            count, shape = gemm.products(kernel)
-            return gemm.waves(shape, self.sms) * count
-        return work(kernel)[1] / (self.sms * 64 * 1024)
-
-    def launches(self, kernel: Kernel) -> int:
-        """CUDA kernels that one aten operation starts on the GPU (memsets included)."""
-        if (reading := self.reading(kernel)) is not None:
-            return sum(map(self.launches, reading.kernels))
-        if kernel.kind == "adamw":
-            optimizer = self.facts.adamw or Adamw(((1.0, 0.0),), 1.0)
-            return optimizer.launches(kernel.shape[0], kernel.shape[1])
-        if (surface := self.surface(kernel)) is not None:
-            return surface[0].starts(kernel)
-        if kernel.kind in gemm.KINDS:
-            # Beyond two waves cuBLAS hands out tiles by an atomic counter, which a memset clears first.
-            return 1 + (self.waves(kernel) > DYNAMIC_ABOVE)
-        parts = self.facts.parts
-        table = "_".join(filter(None, terms.group(kernel)[:2]))
-        return parts.get(table, parts.get(kernel.kind, 1))
 
 
 def load(name: str, folder: Path | None = None) -> Gpu:

@@ -27,11 +27,11 @@ from prestep.sim.spec.openers import tables_of
 from prestep.sim.spec.overrides import overridden
 from prestep.sim.spec.rules.layout import check_layout, check_scenario, too_many_gpus
 from prestep.sim.spec.sections import CORE, SECTIONS, Measured, Scenario
-from prestep.workloads import histogram
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
 from prestep.workloads.models.model import ARGUMENTS
 
 with lazily():
+    from prestep.workloads import histogram
     from prestep.workloads.megatron import arguments  # few models are such files
 
 __all__ = [
@@ -279,7 +279,7 @@ def _recorded(
     folder: Path, routing: str | tuple[float, ...]
 ) -> str | tuple[float, ...]:
     """Routing that is a file, from here."""
-    is_file = isinstance(routing, str) and histogram.is_file(routing)
+    is_file = isinstance(routing, str) and "." in routing and histogram.is_file(routing)
     return str(folder / routing) if is_file else routing  # type: ignore[operator]
 
 

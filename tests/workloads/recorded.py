@@ -24,14 +24,16 @@ from prestep.workloads.torch.transformer import Transformer
 MIB = 2.0**20
 # One rotary embedding, forward and backward, and the gradients of a projection.
 ROPE, ROPE_BACK = "mul mul sub mul mul add cat", "mul mul neg mul add mul add cat"
-BOTH = "gemm gemm"
-ATTENTION = f"rms_norm_fwd gemm gemm gemm {ROPE} {ROPE} attention_fwd copy gemm add rms_norm_fwd"
+BOTH = "mm mm"
+ATTENTION = (
+    f"rms_norm_fwd mm mm mm {ROPE} {ROPE} attention_fwd copy mm add rms_norm_fwd"
+)
 ATTENTION_BACK = (
     f"rms_norm_bwd add {BOTH} attention_bwd {ROPE_BACK} {ROPE_BACK} {BOTH} copy {BOTH} add copy {BOTH} add "
     "rms_norm_bwd add"
 )
 EXPERT, EXPERT_BACK = (
-    "gemm silu gemm mul gemm",
+    "mm silu mm mul mm",
     f"{BOTH} mul mul {BOTH} silu_backward {BOTH} add",
 )
 

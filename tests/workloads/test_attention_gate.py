@@ -29,7 +29,7 @@ def test_flops_and_parameters_are_those_of_the_formulas(
     low, spec = step(model, framework), load_model(scenario(model).model)
     expected = sum(layer_flops(spec, layer, SEQ) for layer in range(LAYERS)) * TOKENS
     assert flops(low, "forward") == pytest.approx(expected, rel=1e-12)
-    forward, backward = (flops(low, p, "gemm") for p in ("forward", "backward"))
+    forward, backward = (flops(low, p, "mm") for p in ("forward", "backward"))
     assert backward == 2 * forward
     least = 2 * total_parameters(spec)
     assert low.parameters == total_parameters(spec)
@@ -40,7 +40,7 @@ def test_flops_and_parameters_are_those_of_the_formulas(
 def test_a_gate_costs_a_product_of_the_width_of_queries(framework: str) -> None:
     """In every layer, beside what the same model without it has."""
     gated, plain = (
-        flops(step(m, framework), "forward", "gemm") for m in (GATED, TRANSFORMER)
+        flops(step(m, framework), "forward", "mm") for m in (GATED, TRANSFORMER)
     )
     assert gated - plain == 2.0 * TOKENS * HIDDEN * HIDDEN * LAYERS
 

@@ -22,7 +22,6 @@ pytestmark = pytest.mark.slow
 
 #: Families that hand-written models name by their kernels still; the optimizer counts its steps, and fills the loss's gradient.
 BY_KERNELS = (
-    "mm",
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_cudnn_attention_backward",
     "ones_like",

@@ -32,12 +32,12 @@ def test_compiled_block() -> None:
     """A block compiled as one graph launches what trace 8b-single-b1-compiled shows: 18 and 34 CUDA kernels."""
     step = STEPS["llama compiled"]()
     assert step.kernels(2, False) == words(
-        "fused_norm gemm gemm gemm fused_rope fused_rope attention_fwd fused_transpose gemm fused_add_norm "
-        "gemm gemm fused_silu_mul gemm fused_add"
+        "fused_norm mm mm mm fused_rope fused_rope attention_fwd fused_transpose mm fused_add_norm "
+        "mm mm fused_silu_mul mm fused_add"
     )
     assert step.kernels(2, True) == words(
-        "gemm gemm fused_silu_mul_bwd gemm gemm fused_norm_bwd gemm attention_bwd fused_rope_bwd fused_rope_bwd "
-        "gemm gemm gemm gemm gemm fused_norm_bwd_weight fused_norm_bwd fused_sum fused_sum gemm gemm gemm gemm"
+        "mm mm fused_silu_mul_bwd mm mm fused_norm_bwd mm attention_bwd fused_rope_bwd fused_rope_bwd "
+        "mm mm mm mm mm fused_norm_bwd_weight fused_norm_bwd fused_sum fused_sum mm mm mm mm"
     )
     assert (len(step.kernels(2, False)) + 3, len(step.kernels(2, True)) + 5 + 6) == (
         18,
@@ -53,12 +53,12 @@ def test_compiled_block_in_buckets() -> None:
     """Under DDP the 1b block is four graphs (trace 1b-ddp4-b2-compiled: 19 and 35 CUDA kernels but for the hooks)."""
     step = STEPS["llama compiled in buckets"]()
     assert step.kernels(2, False) == words(
-        "fused_norm gemm gemm gemm fused_rope fused_rope attention_fwd fused_transpose gemm fused_add_norm "
-        "gemm fused_silu gemm fused_mul gemm fused_add"
+        "fused_norm mm mm mm fused_rope fused_rope attention_fwd fused_transpose mm fused_add_norm "
+        "mm fused_silu mm fused_mul mm fused_add"
     )
     assert step.kernels(2, True) == words(
-        "gemm gemm fused_mul_bwd gemm gemm fused_silu_bwd gemm gemm add fused_norm_bwd sum fused_cast gemm gemm "
-        "attention_bwd gemm gemm fused_rope_bwd gemm gemm fused_rope_bwd gemm gemm fused_norm_bwd sum fused_cast"
+        "mm mm fused_mul_bwd mm mm fused_silu_bwd mm mm add fused_norm_bwd sum fused_cast mm mm "
+        "attention_bwd mm mm fused_rope_bwd mm mm fused_rope_bwd mm mm fused_norm_bwd sum fused_cast"
     )
     assert (len(step.kernels(2, False)) + 3, len(step.kernels(2, True)) + 5 + 4) == (
         19,
@@ -94,7 +94,7 @@ def test_experts_run_as_written_between_compiled_graphs() -> None:
     compiled = transformer("moe8x-plain", 1, whole).kernels(2, False)
     written = transformer("moe8x-plain", 1, eager).kernels(2, False)
     before = words(
-        "fused_norm gemm gemm gemm fused_rope fused_rope attention_fwd fused_transpose gemm fused_add_norm"
+        "fused_norm mm mm mm fused_rope fused_rope attention_fwd fused_transpose mm fused_add_norm"
     )
     assert compiled[: len(before)] == before
     at = len(words(ATTENTION))

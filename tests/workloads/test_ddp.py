@@ -254,7 +254,7 @@ def test_without_overlap_every_parameter_is_reduced_after_backward() -> None:
     backward = [
         op.index
         for op in rows
-        if op.phase == "backward" and op.kernel and op.kernel.kind == "gemm"
+        if op.phase == "backward" and op.kernel and op.kernel.kind == "aten mm"
     ]
     assert sent[0].index > max(backward)
     for op in sent:

@@ -68,7 +68,7 @@ def kernels(low: Lowered, phase: str) -> list[Kernel]:
 
 def products(low: Lowered, phase: str = "forward") -> list[tuple[int, ...]]:
     """Shapes of the products of blocks."""
-    return [k.shape for k in kernels(low, phase) if "gemm" in k.kind]
+    return [k.shape for k in kernels(low, phase) if "mm" in k.kind]
 
 
 def flops(low: Lowered, phase: str, of: str = "") -> float:
@@ -93,7 +93,7 @@ def test_flops_are_those_of_the_formula(
     spec = load_model(scenario(model).model)
     expected = sum(layer_flops(spec, layer, SEQ) for layer in range(LAYERS)) * TOKENS
     assert flops(low, "forward") == pytest.approx(expected, rel=1e-12)
-    forward, backward = (flops(low, p, "gemm") for p in ("forward", "backward"))
+    forward, backward = (flops(low, p, "mm") for p in ("forward", "backward"))
     assert backward == 2 * forward
     scores = 2.0 * 8 * SEQ * SEQ / 2 * SAMPLES * LAYERS
     query, value = HIDDEN // 8 + ROTATED, 24

@@ -75,7 +75,7 @@ def products(low: Lowered, layer: int | None = None) -> Counter[str]:
         op.kernel.layout
         for op in ops(low)
         if isinstance(op.kernel, Kernel)
-        and op.kernel.kind.startswith("gemm")
+        and op.kernel.kind == "aten mm"
         and layer in (None, op.layer)
     )
 
@@ -165,7 +165,7 @@ def test_pipelines_train_adapters(schedule: str) -> None:
         isinstance(op.kernel, Kernel) and op.kernel.layout == "tn"
         for rank in (0, 1)
         for op in ops(found, rank)
-        if isinstance(op.kernel, Kernel) and op.kernel.kind.startswith("gemm")
+        if isinstance(op.kernel, Kernel) and op.kernel.kind == "aten mm"
     )
     assert total == 4 * LAYERS * 2 * 4  # microbatches, layers, matrices, projections
 

@@ -64,7 +64,7 @@ def test_expert_block() -> None:
     step = STEPS["experts over four ranks"]()
     assigned = "remainder add remainder cat"
     assert step.kernels(2, False) == words(
-        f"{ATTENTION} gemm softmax arange {assigned} copy argsort floor_divide index_select all_to_all copy "
+        f"{ATTENTION} mm softmax arange {assigned} copy argsort floor_divide index_select all_to_all copy "
         f"{EXPERT} {EXPERT} cat copy all_to_all fill {assigned} gather index floor_divide mul copy index_add add"
     )
     put = "fill remainder mul div arange index_put"
@@ -143,8 +143,8 @@ def test_resnet_kernels() -> None:
         "maxpool_bwd": 1,
         "avgpool": 1,
         "div": 1,
-        "gemm_bias": 1,
-        "gemm": 2,
+        "addmm": 1,
+        "mm": 2,
         "sum": 1,
         "copy": 1,
         "_log_softmax": 1,
@@ -210,10 +210,10 @@ def test_perceptron_kernels() -> None:
     step = STEPS["mlp"]()
     names = [*map(short, step.tape.columns.names)]
     assert names[: step.forward_end] == words(
-        "gemm_bias relu gemm_bias relu gemm_bias mse_loss sum"
+        "addmm relu addmm relu addmm mse_loss sum"
     )
-    layer = "gemm gemm sum threshold_backward"
+    layer = "mm mm sum threshold_backward"
     assert names[step.forward_end :] == words(
-        f"fill mse_backward {layer} {layer} gemm sum"
+        f"fill mse_backward {layer} {layer} mm sum"
     )
     assert step.module.parameter_count * 2 == 4200450  # the DDP bucket of seed-ddp4

@@ -35,8 +35,8 @@ def kernels(how: str, **parallel: Any) -> Counter[str]:
 def test_every_second_product_and_no_attention_runs_again() -> None:
     """Seven products forward: the second, fourth and sixth run again, all but the last are used; full: all but it."""
     none, some, full = (kernels(how) for how in ("none", "products", "full"))
-    assert some["gemm"] - none["gemm"] == 3 * LAYERS
-    assert full["gemm"] - none["gemm"] == 6 * LAYERS
+    assert some["aten mm"] - none["aten mm"] == 3 * LAYERS
+    assert full["aten mm"] - none["aten mm"] == 6 * LAYERS
     assert some["attention_fwd"] == none["attention_fwd"] == LAYERS
     assert full["attention_fwd"] == 2 * LAYERS
 
@@ -61,7 +61,7 @@ def test_attention_that_is_not_kept_runs_again() -> None:
         for one in (kept, again)
     ]
     assert [one["attention_fwd"] for one in kinds] == [LAYERS, 2 * LAYERS]
-    assert kinds[0]["gemm"] == kinds[1]["gemm"]
+    assert kinds[0]["aten mm"] == kinds[1]["aten mm"]
     attention = 2 * TOKENS * HIDDEN + 4 * 8 * TOKENS
     spared = _after_forward(kept) - _after_forward(again)
     assert spared == pytest.approx(LAYERS * attention, rel=0.01)

@@ -57,7 +57,7 @@ def products(low: Lowered, phase: str = "") -> list[Op]:
     return [
         op
         for op in ops(low)
-        if op.kernel and op.kernel.kind.startswith("gemm") and phase in ("", op.phase)
+        if op.kernel and "mm" in op.kernel.kind and phase in ("", op.phase)
     ]
 
 

@@ -48,19 +48,13 @@ OVERLAPPED_NOISE = 0.05
 SCATTERED = {"nll_loss_fwd": 0.15, "nll_loss_bwd": 0.10}
 
 
-def trace_rows(
-    calls: Mapping[str, Sequence[Call]],
-) -> tuple[list[Row], dict[str, int]]:
+def trace_rows(calls: Mapping[str, Sequence[Call]]) -> list[Row]:
     """One row per kernel and shape: the median over all traces of the calls that no collective overlapped."""
     alone, beside = _by_kernel(calls)
-    rows, parts = [], {}
-    for kernel in alone | beside:
-        is_alone = kernel in alone
-        chosen = alone[kernel] if is_alone else beside[kernel]
-        rows.append(_trace_row(kernel, chosen, is_alone))
-        name = "_".join(filter(None, terms.group(kernel)[:2]))
-        parts[name] = round(statistics.median(call.parts for _, call in chosen))
-    return rows, parts
+    return [
+        _trace_row(kernel, alone.get(kernel) or beside[kernel], kernel in alone)
+        for kernel in alone | beside
+    ]
 
 
 Calls = dict[Kernel, list[tuple[str, Call]]]

@@ -44,7 +44,7 @@ def rows_of(
         for path in measured.traces()
     }
     levelled, notes = at_level(calls, gpu, level)
-    traced = [row for row in trace_rows(dict(levelled))[0] if _known(row, gpu)]
+    traced = [row for row in trace_rows(dict(levelled)) if _known(row, gpu)]
     micro = [row for row in _micro(measured) if _known(row, gpu)]
     scaled, lines = in_steps(traced, micro, gpu) if traced else (micro, [])
     head = f"traces: {len(calls)}, rows of them {len(traced)}"

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prestep.sim.costs.counterparts import COUNTED_ABOVE
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.torch.functional import launch_gemm
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # Bytes an element that quantizing moves: read, written and written transposed; with dynamic scales the largest value is
@@ -143,7 +143,7 @@ def gemm(
 ) -> None:
     """A GEMM in the run's number format; ``reserved``: SMs that it leaves to others."""
     if not o.products:
-        launch_gemm(t, "gemm", m, n, k, layout, reserved=reserved)
+        launch_product(t, m, n, k, layout, reserved)
         return
     # Row scales are applied in fp32, as those of blocks are.
     by_rows = o.scaling == "rowwise" and o.products == "fp8"
@@ -152,6 +152,16 @@ def gemm(
     flops = 2.0 * m * n * k
     shape = (m, n, k)
     t.launch(Kernel("gemm", shape, dtype, "nt", moved, flops, reserved))
+
+
+def launch_product(
+    t: Tape, m: int, n: int, k: int, layout: str, reserved: int = 0
+) -> None:
+    """A product in 16 bits as Transformer Engine asks cuBLAS for it; ``reserved``: SMs that it leaves to others."""
+    if m * n > COUNTED_ABOVE:
+        t.launch(Kernel("memset", (4,), bytes=4.0))
+    moved, flops = 2.0 * (m * k + n * k + m * n), 2.0 * m * n * k
+    t.launch(Kernel("gemm", (m, n, k), "bf16", layout, moved, flops, reserved))
 
 
 def quantize(

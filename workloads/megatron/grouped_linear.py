@@ -9,10 +9,9 @@ from math import ceil
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
-from prestep.workloads.megatron.gemm import Numbers, quantize
+from prestep.workloads.megatron.gemm import Numbers, launch_product, quantize
 from prestep.workloads.megatron.linear import gradient_of, saved
 from prestep.workloads.megatron.weight_gradients import later
-from prestep.workloads.torch.functional import launch_gemm
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # Rows of an expert are computed in whole tiles: grouped GEMMs of CUTLASS and cuBLAS begin a tile for every expert.
@@ -167,6 +166,6 @@ def _measured(t: Tape, rows: Sequence[int], n: int, k: int, layout: str) -> None
     mean = _mean(rows)
     shape = (n, k, mean) if layout == "tn" else (mean, n, k)
     if len(rows) == 1:
-        launch_gemm(t, "gemm", *shape, layout)
+        launch_product(t, *shape, layout)
         return
     t.launch(Kernel("grouped_gemm", (len(rows), *shape), "bf16", layout))

@@ -13,7 +13,7 @@ from prestep.workloads.megatron.gemm import Numbers
 from prestep.workloads.megatron.linear import gradient_of
 from prestep.workloads.megatron.recomputation import detached
 from prestep.workloads.megatron.weight_gradients import weight_gradient
-from prestep.workloads.torch.functional import launch_gemm
+from prestep.workloads.torch.aten_products import multiply_sizes
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # Bytes of a score that passes over the router's scores move: softmax or sigmoid, top-k, two scatters, counts, auxiliary
@@ -34,7 +34,7 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: Numbers, fused: bool = False) -> 
     experts, hidden = gate.shape
     tokens = x.elements // hidden
     t.cpu("linear")
-    launch_gemm(t, "gemm", tokens, experts, hidden, "nt")
+    multiply_sizes(t, tokens, experts, hidden, "nt")
     scores = t.empty((tokens, experts), 4)
     passes = FUSED_FORWARD if fused else FORWARD
     t.cpu("elementwise", len(passes))
@@ -63,7 +63,7 @@ def _gate_gradients(
     t.cpu("elementwise_backward", len(passes))
     _pass_scores(t, scores, passes)
     t.cpu("linear_backward")
-    launch_gemm(t, "gemm", tokens, hidden, experts, "nn")
+    multiply_sizes(t, tokens, hidden, experts, "nn")
     unquantized = replace(o, products="")
     if gate.requires_grad:
         weight_gradient(t, experts, hidden, tokens, unquantized, (x, scores))

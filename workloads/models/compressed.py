@@ -163,7 +163,7 @@ def connection_parameters(m: ModelSpec) -> int:
 
 def contraction_parameters(m: ModelSpec) -> int:
     """Of what makes one stream of all: a projection to a weight for each, their biases and a scale."""
-    return m.streams * (m.residual + 1) + 1 if m.streams > 1 else 0
+    return m.streams * (m.residual + 1) + 1
 
 
 def mixing(streams: int) -> int:

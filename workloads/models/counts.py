@@ -5,7 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from prestep.workloads.models import compressed, hybrid
+from prestep.sim.extras import lazily
+from prestep.workloads.models import hybrid
+
+with lazily():
+    from prestep.workloads.models import compressed
 
 if TYPE_CHECKING:
     from prestep.workloads.models.model import ModelSpec
@@ -84,7 +88,7 @@ def prediction_parameters(m: ModelSpec) -> int:
         3 * norm_parameters(m, m.hidden)
         + 2 * m.hidden**2
         + layer_parameters(m, bool(m.experts), layer=m.layers)
-        + compressed.contraction_parameters(m)
+        + (compressed.contraction_parameters(m) if m.streams > 1 else 0)
     )
 
 
@@ -105,7 +109,7 @@ def stage_parameters(
             0 if m.tied_embeddings else m.vocab * m.hidden
         )
         total += m.further_layers * prediction_parameters(m)
-        total += compressed.contraction_parameters(m)
+        total += compressed.contraction_parameters(m) if m.streams > 1 else 0
     return total
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prestep.sim.costs.counterparts import kind_in_models
+from prestep.sim.costs.sustained import PRODUCTS
 from prestep.sim.graph.kernel import Kernel
 
 
@@ -59,7 +61,7 @@ class Dropped:
     def __call__(self, kernel: Kernel) -> bool:
         if not self.every_other:
             return False
-        product = kernel.kind.startswith("gemm") and kernel.dtype not in UNLISTED
+        product = kind_in_models(kernel) in PRODUCTS and kernel.dtype not in UNLISTED
         self.seen += product
         if "attention" in kernel.kind:
             return not self.again_attention
@@ -108,7 +110,7 @@ class Kept(Dropped):
 
 def _result(kernel: Kernel, itemsize: int) -> float:
     """Bytes of a product, or of attention's output and its number for each row."""
-    if kernel.kind.startswith("gemm"):
+    if kind_in_models(kernel) in PRODUCTS:
         rows, columns, _ = kernel.shape
         return float(itemsize * rows * columns)
     batch, heads, _, tokens, width = kernel.shape

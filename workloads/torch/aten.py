@@ -42,7 +42,7 @@ def call(
     y: Tensor,
     host: str,
     *further: Tensor,
-    **options: str,
+    **options: Argument,
 ) -> Tensor:
     """Calls "mul.Tensor" or another operator, whose kernels a rule of its family knows; returns its first result."""
     own, named = tuple(map(_argument, arguments)), tuple(options.items())
@@ -67,17 +67,17 @@ def _node(
     shape = y.shape
 
     def run(g: Tensor) -> Grads:
-        return backward(g if g.shape == shape else _view(g, shape, contiguous(shape)))
+        return backward(g if g.shape == shape else view(g, shape, contiguous(shape)))
 
     return t.apply(y, inputs, run)
 
 
 # -- views ------------------------------------------------------------------------------------------
-def _strides(x: Tensor) -> tuple[int, ...]:
+def strides_of(x: Tensor) -> tuple[int, ...]:
     return x.strides or contiguous(x.shape)
 
 
-def _view(x: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Tensor:
+def view(x: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Tensor:
     """The same memory in another shape and order, without history."""
     y = Tensor(x.storage, shape, x.itemsize)
     y.strides = () if tuple(strides) == contiguous(shape) else tuple(strides)
@@ -86,7 +86,7 @@ def _view(x: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Tensor:
 
 def _shape_of(x: Tensor) -> Tensor:
     """A tensor without memory: what backward has of one that was not saved."""
-    return _view(Tensor(None, x.shape, x.itemsize), x.shape, _strides(x))
+    return view(Tensor(None, x.shape, x.itemsize), x.shape, strides_of(x))
 
 
 def transpose(t: Tape, x: Tensor, one: int, other: int) -> Tensor:
@@ -94,10 +94,10 @@ def transpose(t: Tape, x: Tensor, one: int, other: int) -> Tensor:
 
     def turned(x: Tensor, host: str) -> Tensor:
         t.cpu(host)
-        shape, strides = list(x.shape), list(_strides(x))
+        shape, strides = list(x.shape), list(strides_of(x))
         for sizes in (shape, strides):
             sizes[one], sizes[other] = sizes[other], sizes[one]
-        return _view(x, tuple(shape), strides)
+        return view(x, tuple(shape), strides)
 
     return _node(t, turned(x, VIEW), [x], lambda g: [turned(g, VIEW_BACKWARD)])
 
@@ -112,7 +112,7 @@ def reshape(t: Tape, x: Tensor, *shape: int) -> Tensor:
             rule, order = COPIES["clone"], "torch.contiguous_format"
             x = call(t, rule, "clone.default", (x,), y, copying, memory_format=order)
         t.cpu(host)
-        return _view(x, shape, contiguous(shape))
+        return view(x, shape, contiguous(shape))
 
     def backward(g: Tensor) -> Grads:
         return [shaped(g, before, VIEW_BACKWARD, BACKWARD)]
@@ -131,7 +131,7 @@ def part(t: Tape, x: Tensor, begin: int, end: int = LAST) -> Tensor:
         return [call(t, rule, "slice_backward.default", arguments, y, BACKWARD)]
 
     t.cpu(VIEW)
-    y = _view(x, (*shape[:-1], width), _strides(x))
+    y = view(x, (*shape[:-1], width), strides_of(x))
     return _node(t, y, [x], backward)
 
 
@@ -184,7 +184,7 @@ def _result_strides(shape: tuple[int, ...], reads: list[Tensor]) -> tuple[int, .
 def _steps(x: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Bytes from an element to the next along each dimension of the result; 0 where an operand is repeated."""
     lead = len(shape) - len(x.shape)
-    sizes = zip(x.shape, _strides(x), shape[lead:], strict=True)
+    sizes = zip(x.shape, strides_of(x), shape[lead:], strict=True)
     own = (0 if size < whole else step * x.itemsize for size, step, whole in sizes)
     return (0,) * lead + tuple(own)
 
@@ -263,7 +263,7 @@ def square(t: Tape, x: Tensor) -> Tensor:
 def rsqrt(t: Tape, x: Tensor) -> Tensor:
     """``x.rsqrt()``: saves its result."""
     y = over(t, "rsqrt.default", x, back=False)
-    root = _view(y, y.shape, _strides(y))
+    root = view(y, y.shape, strides_of(y))
 
     def backward(g: Tensor) -> Grads:
         cube = over(t, "pow.Tensor_Scalar", root, 3)
@@ -288,7 +288,7 @@ def activation(t: Tape, kind: str, x: Tensor) -> Tensor:
         return square(t, activation(t, "relu", x))
     name, of_result = ACTIVATIONS[kind]
     y = over(t, f"{kind}.default", x, back=False)
-    saved = _view(y, y.shape, _strides(y)) if of_result else x
+    saved = view(y, y.shape, strides_of(y)) if of_result else x
     more = (0,) if kind == "relu" else ()
     return _node(t, y, [x], lambda g: [over(t, name, g, saved, *more)])
 
@@ -310,7 +310,7 @@ def cat(t: Tape, parts: Sequence[Tensor]) -> Tensor:
 
     def backward(g: Tensor) -> Grads:
         t.cpu(VIEW_BACKWARD, len(widths))
-        return [_view(g, (*g.shape[:-1], width), _strides(g)) for width in widths]
+        return [view(g, (*g.shape[:-1], width), strides_of(g)) for width in widths]
 
     y = t.empty((*first.shape[:-1], sum(widths)), first.itemsize)
     call(t, COPIES["cat"], "cat.default", (list(parts), -1), y, FORWARD)
@@ -318,14 +318,14 @@ def cat(t: Tape, parts: Sequence[Tensor]) -> Tensor:
 
 
 # -- rows -------------------------------------------------------------------------------------------
-def sum_to(t: Tape, g: Tensor, shape: tuple[int, ...]) -> Tensor:
+def sum_to(t: Tape, g: Tensor, shape: tuple[int, ...], host: str = BACKWARD) -> Tensor:
     """A gradient added up over the dimensions along which an operand was repeated."""
     own = (1,) * (len(g.shape) - len(shape)) + shape
     repeated = tuple(at for at, size in enumerate(own) if size != g.shape[at])
     if repeated:
         y, arguments = t.empty(own, g.itemsize), (g, repeated, True)
-        g = call(t, reduction, "sum.dim_IntList", arguments, y, BACKWARD)
-    return g if g.shape == shape else _view(g, shape, contiguous(shape))
+        g = call(t, reduction, "sum.dim_IntList", arguments, y, host)
+    return g if g.shape == shape else view(g, shape, contiguous(shape))
 
 
 def mean(t: Tape, x: Tensor) -> Tensor:
@@ -336,7 +336,7 @@ def mean(t: Tape, x: Tensor) -> Tensor:
 
     def backward(g: Tensor) -> Grads:
         t.cpu(VIEW_BACKWARD)
-        repeated = _view(g, shape, (*_strides(g)[:-1], 0))
+        repeated = view(g, shape, (*strides_of(g)[:-1], 0))
         return [over(t, "div.Scalar", repeated, shape[-1])]
 
     return _node(t, y, [x], backward)
@@ -345,7 +345,7 @@ def mean(t: Tape, x: Tensor) -> Tensor:
 def cross_entropy(t: Tape, x: Tensor) -> Tensor:
     """``torch.nn.functional.cross_entropy`` of rows: keeps their log-probabilities."""
     shape, itemsize = (x.elements // x.shape[-1], x.shape[-1]), x.itemsize
-    rows, labels = _view(x, shape, contiguous(shape)), Tensor(None, shape[:1], 8)
+    rows, labels = view(x, shape, contiguous(shape)), Tensor(None, shape[:1], 8)
     name, arguments = "_log_softmax.default", (rows, 1, False)
     logp = call(t, softmax, name, arguments, t.empty(shape, itemsize), "loss")
     loss, weights = t.empty((), itemsize), t.empty((), itemsize)

@@ -14,8 +14,8 @@ sums of a layer's and its adapter's output rather than both, and of dropout the 
 from __future__ import annotations
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.adapter import FP32, MASK, LowRank
+from prestep.workloads.torch.aten_products import multiply_sizes
 from prestep.workloads.torch.block import Block
 from prestep.workloads.torch.block_units import adapters_of
 from prestep.workloads.torch.compiled_products import Products
@@ -96,11 +96,11 @@ class Adapted(Products):
         kept = self._converted(adapter)
         if self._drops(w, "pre"):
             kept += [self._new(k), self._new(k, int(MASK))]
-        F.launch_gemm(self.t, "gemm", self.tokens, rank, k, "nt")
+        multiply_sizes(self.t, self.tokens, rank, k, "nt")
         if adapter.choices.scaled == "inner":
             self._fused("fused_mul", rank, 2)
         kept.append(self._new(rank))
-        F.launch_gemm(self.t, "gemm", self.tokens, n, rank, "nt")
+        multiply_sizes(self.t, self.tokens, n, rank, "nt")
         if self._drops(w, "post"):
             kept.append(self._new(n, int(MASK)))
         return kept
@@ -128,11 +128,11 @@ class Adapted(Products):
         t, (n, k), rank = self.t, w.shape, adapter.choices.rank
         if not made and (self._scales(w) or self._drops(w, "post")):
             self._fused("fused_mul", n, 2)
-        F.launch_gemm(t, "gemm", n, rank, self.tokens, "tn")
-        F.launch_gemm(t, "gemm", self.tokens, rank, n, "nn")
+        multiply_sizes(t, n, rank, self.tokens, "tn")
+        multiply_sizes(t, self.tokens, rank, n, "nn")
         if adapter.choices.scaled == "inner":
             self._fused("fused_mul", rank, 2)
-        F.launch_gemm(t, "gemm", rank, k, self.tokens, "tn")
+        multiply_sizes(t, rank, k, self.tokens, "tn")
         for each in adapter.matrices:
             grad = t.empty(each.shape, t.itemsize)
             wide = adapter.choices.fp32
@@ -140,5 +140,5 @@ class Adapted(Products):
         del self._between[w]
         if not wanted:
             return []
-        F.launch_gemm(t, "gemm", self.tokens, k, rank, "nn")
+        multiply_sizes(t, self.tokens, k, rank, "nn")
         return [self._new(k)]

@@ -6,6 +6,7 @@ import math
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.aten_products import multiply_sizes
 from prestep.workloads.torch.block import Block
 from prestep.workloads.torch.block_units import biases_of
 from prestep.workloads.torch.casts import Casts, Passes, casts_of, kernels
@@ -100,10 +101,10 @@ class Products:
         self, m: int, n: int, k: int, layout: str, biased: bool = False
     ) -> None:
         """A product, which adds a bias if it is biased; quantized operands were put in rows."""
-        quantized = self.casts is not None
-        dtype = self.casts.products if self.casts is not None else ""
-        kind = "gemm_bias" if biased and not quantized else "gemm"
-        F.launch_gemm(self.t, kind, m, n, k, "nt" if quantized else layout, dtype)
+        if self.casts is not None:
+            F.launch_quantized(self.t, m, n, k, self.casts.products)
+        else:
+            multiply_sizes(self.t, m, n, k, layout, biased)
 
     def _cast(self, passes: Passes, elements: int, fused: bool = True) -> None:
         for kernel in kernels(passes, elements, fused, self.t.drop is not None):

@@ -13,6 +13,7 @@ from functools import partial
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.torch import aten
+from prestep.workloads.torch import aten_products as products
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
@@ -54,12 +55,15 @@ def product(
     out_features, k = w.shape
     t.cpu("linear")
     t.saves()
-    kind = "gemm" if bias is None or dtype else "gemm_bias"
-    quantize(t, dtype, x.elements, w.elements)
-    whole = _whole(t, w)
-    launch_gemm(t, kind, x.elements // k, out_features, k, "nt", dtype)
-    del whole
-    y = t.empty((*x.shape[:-1], out_features), x.itemsize)
+    if dtype:
+        quantize(t, dtype, x.elements, w.elements)
+        launch_quantized(t, x.elements // k, out_features, k, dtype)
+        y = t.empty((*x.shape[:-1], out_features), x.itemsize)
+    else:
+        whole = _whole(t, w)
+        y = products.multiply(t, products.rows(t, x), products.turned(whole or w), bias)
+        del whole
+        y = y.view(*x.shape[:-1], out_features)
     kept = x if w.requires_grad else Tensor(None, x.shape, x.itemsize)
     layer = _Linear(t, kept, w, bias, dtype, x.requires_grad, summed)
     # The input comes first: its gradient is merged before the leaves' hooks run.
@@ -79,11 +83,6 @@ class _Linear:
     needs_x: bool
     summed: Step | None = None
 
-    @property
-    def rows(self) -> int:
-        """Rows of the input."""
-        return self.x.elements // self.w.shape[1]
-
     def backward(self, g: Tensor) -> list[Tensor | None]:
         """Gradients of the inputs.
 
@@ -96,32 +95,38 @@ class _Linear:
         weight_grad = partial(self._weight_grad, g)
         if self.bias is None:
             gw = later(t, self.w, weight_grad)
-            return [self._data_grad(), gw]
-        gx, gw = self._data_grad(), later(t, self.w, weight_grad)
+            return [self._data_grad(g), gw]
+        gx, gw = self._data_grad(g), later(t, self.w, weight_grad)
         trains = self.bias.requires_grad
         return [gx, self._bias_grad(g, self.bias) if trains else None, gw]
 
     def _weight_grad(self, g: Tensor) -> Tensor:
         """The gradient of the weight; `g` stays alive until it is launched."""
-        out_features, k = self.w.shape
-        grad = self.t.empty(self.w.shape, self.x.itemsize)
-        launch_gemm(self.t, "gemm", out_features, k, self.rows, "tn", self.dtype)
-        return grad if self.summed is None else self.summed(self.t, grad)
+        t, (out_features, k) = self.t, self.w.shape
+        if self.dtype:
+            grad = t.empty(self.w.shape, self.x.itemsize)
+            launch_quantized(t, out_features, k, self.x.elements // k, self.dtype)
+        else:
+            of_output = products.turned(products.rows(t, g))
+            grad = products.multiply(t, of_output, products.rows(t, self.x))
+        return grad if self.summed is None else self.summed(t, grad)
 
-    def _data_grad(self) -> Tensor | None:
+    def _data_grad(self, g: Tensor) -> Tensor | None:
         if not self.needs_x:
             return None
-        out_features, k = self.w.shape
-        whole = _whole(self.t, self.w)
-        grad = self.t.empty(self.x.shape, self.x.itemsize)
-        launch_gemm(self.t, "gemm", self.rows, k, out_features, "nn", self.dtype)
-        del whole
-        return grad
+        t, (out_features, k) = self.t, self.w.shape
+        whole = _whole(t, self.w)
+        if self.dtype:
+            grad = t.empty(self.x.shape, self.x.itemsize)
+            launch_quantized(t, self.x.elements // k, k, out_features, self.dtype)
+            return grad
+        grad = products.multiply(t, products.rows(t, g), whole or self.w)
+        return grad.view(*self.x.shape)
 
     def _bias_grad(self, g: Tensor, bias: Tensor) -> Tensor:
-        grad = self.t.empty(bias.shape, self.x.itemsize)
-        self.t.launch(Kernel("sum", (g.elements,), bytes=g.size))
-        self.t.scratch(reductions.row_sum_scratch(self.rows, self.w.shape[0]))
+        grad = aten.sum_to(self.t, products.rows(self.t, g), bias.shape, "")
+        scratch = reductions.row_sum_scratch(g.elements // bias.elements, bias.elements)
+        self.t.scratch(scratch)
         return grad
 
 
@@ -129,10 +134,6 @@ def _whole(t: Tape, w: Tensor) -> Tensor | None:
     """What a product reads of a weight that is kept in four bits, until the product is launched; None: the weight."""
     form = t.four_bits.get(w) if t.four_bits else None
     return None if form is None else form.written_out(t, w)
-
-
-# cuBLAS resets the tile counter of its dynamically scheduled kernels: seen above two tiles (256x128) per SM.
-DYNAMIC_GEMM_OUTPUT = 2 * 132 * 256 * 128
 
 
 def later(t: Tape, w: Tensor, weight_grad: Callable[[], Tensor]) -> Tensor | None:
@@ -155,30 +156,10 @@ def quantize(t: Tape, dtype: str, *elements: int) -> None:
         launch_elementwise(t, "fused", n, 4.0 * n)
 
 
-def launch_gemm(
-    t: Tape,
-    kind: str,
-    m: int,
-    n: int,
-    k: int,
-    layout: str,
-    dtype: str = "",
-    reserved: int = 0,
-) -> None:
-    """A GEMM as cuBLAS launches it, in the tape's numbers where nothing is said.
-
-    ``reserved``: SMs that it leaves to others.
-    """
-    shape, flops = (m, n, k), 2.0 * m * n * k
-    if dtype:
-        moved = 1.0 * (m * k + n * k) + 2.0 * m * n
-        t.launch(Kernel(kind, shape, dtype, layout, moved, flops, reserved))
-        return
-    if m * n > DYNAMIC_GEMM_OUTPUT and not t.plain:
-        t.launch(Kernel("memset", (4,), bytes=4.0))
-    moved = float(t.itemsize) * (m * k + n * k + m * n)
-    plain = t.plain or "bf16"
-    t.launch(Kernel(kind, shape, plain, layout, moved, flops, reserved))
+def launch_quantized(t: Tape, m: int, n: int, k: int, dtype: str) -> None:
+    """A product of operands that were quantized, and so lie in rows; its result has 16 bits."""
+    moved = 1.0 * (m * k + n * k) + 2.0 * m * n
+    t.launch(Kernel("gemm", (m, n, k), dtype, "nt", moved, 2.0 * m * n * k))
 
 
 def launch_elementwise(t: Tape, kind: str, elements: int, moved: float) -> None:

@@ -13,6 +13,7 @@ from functools import partial
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.aten_products import multiply_sizes
 from prestep.workloads.torch.modules import Module, gated
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -83,7 +84,7 @@ class _Product:
         rows = max(1, self.x.elements // k // experts)
         sizes = {"nt": (rows, n, k), "nn": (rows, k, n), "tn": (n, k, rows)}[layout]
         if experts == 1:
-            F.launch_gemm(self.t, "gemm", *sizes, layout)
+            multiply_sizes(self.t, *sizes, layout)
             return
         elements = rows * (n + k) + n * k
         kernel = Kernel(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.torch.functional import launch_gemm
+from prestep.workloads.torch.aten_products import multiply_sizes
 from prestep.workloads.torch.tape import Tape, Tensor
 
 NARROW, WIDE = 2, 4  # bytes of an element: in 16 bits, in 32 bits
@@ -136,18 +136,18 @@ def _part(t: Tape, rows: int, head: Tensor, of_head: Tensor | None) -> None:
     vocab, hidden = head.shape
     t.cpu("view", 4)
     t.cpu("linear")
-    launch_gemm(t, "gemm", rows, vocab, hidden, "nt")
+    multiply_sizes(t, rows, vocab, hidden, "nt")
     logits = t.empty((rows, vocab), NARROW)
     t.cpu("custom_function")
     t.launch(_kernel("cross_entropy", (rows, vocab), LOSS_PASSES * logits.size))
     t.cpu("linear")
-    launch_gemm(t, "gemm", rows, hidden, vocab, "nn")
+    multiply_sizes(t, rows, hidden, vocab, "nn")
     t.cpu("elementwise")
     t.launch(Kernel("copy", (rows * hidden,)))
     if of_head is None:
         return
     t.cpu("linear")
-    launch_gemm(t, "gemm", vocab, hidden, rows, "tn")
+    multiply_sizes(t, vocab, hidden, rows, "tn")
     n = of_head.elements
     narrow, wide = t.empty(of_head.shape, NARROW), t.empty(of_head.shape, WIDE)
     t.cpu("elementwise", 2)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
@@ -66,7 +65,7 @@ class RankStep:
         tape.products, tape.itemsize = numbers.products, numbers.parameter
         if numbers.wide:
             tape.plain = numbers.name
-            tape.runs_as = partial(wide.in_32_bits, products=numbers.name)
+            tape.runs_as = wide.in_32_bits
         tape.packed = job.training.packed
         if job.pytorch.bf16_layers:
             tape.last_quantized = model.layers - job.pytorch.bf16_layers - 1

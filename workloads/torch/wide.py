@@ -1,8 +1,8 @@
 """Kernels of a step in 32 bits: the ATen operations that PyTorch launches, as captured programs name them.
 
-Operators here say their kernels in 16 bits. Where GPUs measured the ATen operation in fp32 or TF32 (products,
-memory-efficient attention, norms, softmax, embeddings, elementwise operators) a wide tape launches that. The others are
-read by the bytes that they move, which operators state from their tensors.
+Some operators here say their kernels in 16 bits. Where GPUs measured the ATen operation in fp32 (memory-efficient
+attention, norms, elementwise operators) a wide tape launches that. The others are read by the bytes that they move,
+which operators state from their tensors.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from functools import cache
 from prestep.sim.graph.kernel import Kernel
 
 ELEMENT = 4  # bytes
-ALIGNED = 16  # bytes at multiples of which tensor cores want rows to start
-PRODUCTS = {"gemm": "mm", "gemm_bias": "addmm"}
 ATTENTION = {
     "attention_fwd": "_scaled_dot_product_efficient_attention",
     "attention_bwd": "_scaled_dot_product_efficient_attention_backward",
@@ -47,12 +45,10 @@ HALVES = (
 
 
 @cache
-def in_32_bits(kernel: Kernel, products: str) -> Kernel:
-    """A kernel as it runs on a tape of 32-bit numbers; `products`: "fp32" or "tf32"."""
+def in_32_bits(kernel: Kernel) -> Kernel:
+    """A kernel as it runs on a tape of 32-bit numbers."""
     kind = kernel.kind
-    if kind in PRODUCTS and kernel.dtype == products:
-        return _product(kernel)
-    if kernel.dtype != "bf16":  # indices, and products in 16 bits
+    if kernel.dtype != "bf16":  # indices, and operations that say their types
         return kernel
     if kind in ATTENTION:
         return _attention(kernel)
@@ -69,22 +65,6 @@ def in_32_bits(kernel: Kernel, products: str) -> Kernel:
         rows, columns = kernel.shape
         return Kernel(kind, (rows, 2 * columns), bytes=kernel.bytes)
     return kernel
-
-
-def _product(kernel: Kernel) -> Kernel:
-    name, layout = PRODUCTS[kernel.kind], kernel.layout + _alignment(kernel)
-    return Kernel(
-        f"aten {name}", kernel.shape, kernel.dtype, layout, kernel.bytes, kernel.flops
-    )
-
-
-def _alignment(kernel: Kernel) -> str:
-    """Where rows of the three matrices start: "" at multiples of 16 bytes, which 4-byte numbers otherwise have of 4."""
-    m, n, k = kernel.shape
-    left, right = tuple(kernel.layout or "nt")
-    ends = m if left == "t" else k, k if right == "t" else n, n
-    whole = all(end * ELEMENT % ALIGNED == 0 for end in ends)
-    return "" if whole else "_even"
 
 
 def _attention(kernel: Kernel) -> Kernel:

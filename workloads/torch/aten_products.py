@@ -1,0 +1,59 @@
+"""Matrix products: their operands keep the strides that autograd gives them, from which cuBLAS's layouts follow."""
+
+from __future__ import annotations
+
+from prestep.sim.costs.counterparts import COUNTED_ABOVE
+from prestep.workloads.operation import Argument
+from prestep.workloads.operators.products import added, two
+from prestep.workloads.operators.tensors import contiguous
+from prestep.workloads.torch.aten import call, reshape, strides_of, view
+from prestep.workloads.torch.tape import Tape, Tensor
+
+
+def rows(t: Tape, x: Tensor) -> Tensor:
+    """``x`` as a matrix with its last dimension: a view of the same memory, without history; a copy if it has to be."""
+    count, width = x.elements // x.shape[-1], x.shape[-1]
+    if x.strides and len(x.shape) > 2:
+        return reshape(t, view(x, x.shape, x.strides), count, width)
+    return view(x, (count, width), x.strides or contiguous((count, width)))
+
+
+def turned(x: Tensor) -> Tensor:
+    """``x.t()``, without history."""
+    return view(x, x.shape[::-1], strides_of(x)[::-1])
+
+
+def multiply(
+    t: Tape, left: Tensor, right: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """``left @ right (+ bias)`` of matrices, without history; the host's time is in another operator's."""
+    y = t.empty((left.shape[0], right.shape[1]), left.itemsize)
+    return _multiply(t, left, right, bias, y)
+
+
+def multiply_sizes(
+    t: Tape, m: int, n: int, k: int, layout: str, biased: bool = False
+) -> None:
+    """A product whose memory is accounted for by the caller; `layout` as BLAS says it: "nt" is ``x @ w.t()``."""
+    left, right = _operand(t, (m, k), layout[0]), _operand(t, (k, n), layout[1])
+    bias = Tensor(None, (n,), t.itemsize) if biased else None
+    _multiply(t, left, right, bias, Tensor(None, (m, n), t.itemsize))
+
+
+def _operand(t: Tape, shape: tuple[int, int], by: str) -> Tensor:
+    """A matrix without memory, whose rows ("n") or columns ("t") lie behind each other."""
+    if by == "n":
+        return Tensor(None, shape, t.itemsize)
+    return turned(Tensor(None, shape[::-1], t.itemsize))
+
+
+def _multiply(
+    t: Tape, left: Tensor, right: Tensor, bias: Tensor | None, y: Tensor
+) -> Tensor:
+    if not t.plain and y.elements > COUNTED_ABOVE:
+        t.cpu(t.launching)  # of the kernel that resets cuBLAS's counter of tiles
+    # Captures say of products of 32 bits whether the program allowed them to be rounded.
+    tf32: dict[str, Argument] = {"allow_tf32": True} if t.plain == "tf32" else {}
+    if bias is None:
+        return call(t, two, "mm.default", (left, right), y, "", **tf32)
+    return call(t, added, "addmm.default", (bias, left, right), y, "", **tf32)
