@@ -19,7 +19,7 @@ from scipy.optimize import least_squares
 from lab.fit.libraries import ROWS
 from prestep.sim.collectives.deepep import FILE, HOSTS, PER_HOST, WAYS
 from prestep.sim.costs.gpu_files import HARDWARE
-from prestep.workloads.megatron.spread import distinct
+from prestep.workloads.megatron.shard import distinct
 
 #: Bytes/s of a GPU's NVLinks one way, and of its NIC.
 NVLINK = {"h100": 450e9, "h200": 450e9, "b200": 900e9, "b300": 900e9}

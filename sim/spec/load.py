@@ -32,7 +32,7 @@ from prestep.workloads.models.model import ARGUMENTS
 
 with lazily():
     from prestep.workloads import histogram
-    from prestep.workloads.megatron import arguments  # few models are such files
+    from prestep.workloads.arguments import megatron  # few models are such files
 
 __all__ = [
     "Scenario",
@@ -306,7 +306,7 @@ def _with_arguments(
         return dict(mapping)
     tables = dict(mapping)
     text = files.read_text(folder / str(file))
-    for section, keys in arguments.sections_of(text, str(folder / str(file))).items():
+    for section, keys in megatron.sections_of(text, str(folder / str(file))).items():
         own = mapping.get(section, {})
         if section != "model" and isinstance(own, Mapping):
             tables[section] = {**keys, **own}

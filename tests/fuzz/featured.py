@@ -205,7 +205,7 @@ def _long(chance: random.Random, tables: Tables) -> None:
     layout["cp"], layout["dp"] = layout["dp"] * layout["cp"], 1
     tables["training"]["seq_len"] = chance.choice((8192, 16384))
     if chance.random() < 0.5:
-        tables.setdefault("megatron", {})["cp_comm_type"] = "a2a"
+        layout["ring_degree"] = chance.choice((1, layout["cp"] // 2 or 1))
 
 
 FEATURES: tuple[Callable[[random.Random, Tables], None], ...] = (

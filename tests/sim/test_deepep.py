@@ -19,7 +19,7 @@ from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.graph.opgraph import Tokens
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
-from prestep.workloads.megatron.spread import distinct
+from prestep.workloads.megatron.shard import distinct
 from tests.sample import together
 
 EXPERTS, CHOSEN, WIDE = 256, 8, 7168

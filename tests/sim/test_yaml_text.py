@@ -13,7 +13,7 @@ from prestep.sim import files, yaml_text
 from prestep.sim.errors import InputError
 from prestep.topologies.files.importers._text import Source
 from prestep.topologies.foreign._yaml import parse
-from prestep.workloads.megatron.argument_files import read_shell
+from prestep.workloads.arguments.files import read_shell
 from prestep.workloads.recipes._documents import module_of, read_yaml
 from prestep.workloads.recipes._shell import read_exports
 from tests.sample import together

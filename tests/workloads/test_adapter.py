@@ -334,7 +334,7 @@ def test_heads_spread_by_all_to_alls() -> None:
     """Queries, keys, values and output forward, twice as many and one more backward; no rounds of keys and values."""
     layout = {"cp": 2}
     ring = executed(scenario(None, layout), steps=1)
-    spread = executed(scenario(None, layout, megatron={"cp_comm_type": "a2a"}), steps=1)
+    spread = executed(scenario(None, {**layout, "ring_degree": 1}), steps=1)
     ops = {comm.op for comm in _inner(spread) if comm.axis == "cp"}
     assert ops == {"all_to_all"}
     assert {comm.op for comm in _inner(ring) if comm.axis == "cp"} == {"sendrecv"}

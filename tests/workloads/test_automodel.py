@@ -17,7 +17,7 @@ from prestep.sim.spec.load import Scenario, parse_scenario
 from prestep.workloads.lowered import Place, Site
 from prestep.workloads.megatron import engine
 from prestep.workloads.megatron.lower import lower
-from prestep.workloads.megatron.spread import consecutive
+from prestep.workloads.megatron.shard import consecutive
 from prestep.workloads.schedules import Action
 from prestep.workloads.schedules._lockstep import time_steps
 from tests.executed import Executed, executed, of_lowered, step_time

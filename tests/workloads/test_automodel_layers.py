@@ -11,7 +11,7 @@ from prestep.sim.errors import InputError
 from prestep.sim.graph.opgraph import SYNC, Chain
 from prestep.sim.predict import plan, step_time
 from prestep.sim.spec.load import Scenario, check_layout, parse_scenario
-from prestep.workloads.megatron.eager import GATED, GATED_BACK, NORM, NORM_BACK
+from prestep.workloads.megatron.elementwise import GATED, GATED_BACK, NORM, NORM_BACK
 
 HIDDEN, FFN, TOKENS, VOCAB, RANK = 1024, 4096, 2048, 4096, 16
 MODEL = {

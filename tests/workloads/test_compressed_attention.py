@@ -19,14 +19,13 @@ from prestep.sim.predict import predict
 from prestep.sim.rl import pools as rl_pools
 from prestep.sim.serving.pools import pools_of
 from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.arguments.megatron import given_in, translated
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.lowered import Place
-from prestep.workloads.megatron.arguments import given_in, translated
 from prestep.workloads.megatron.grid import Grid
 from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.sparse_attention import BLOCK
-from prestep.workloads.megatron.unit import Unit
-from prestep.workloads.megatron.units import Units
+from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.models import compressed
 from prestep.workloads.models.counts import (
     layer_flops,

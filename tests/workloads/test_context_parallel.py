@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from math import prod
 from typing import Any
 
 import pytest
@@ -11,7 +12,9 @@ from hypothesis import strategies as st
 
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.errors import InputError
+from prestep.sim.graph.opgraph import KERNEL, Chain
 from prestep.sim.predict import predict
+from prestep.workloads.exchanges.context import groups
 from prestep.workloads.lowered import Lowered
 from tests.executed import Executed, executed
 from tests.workloads.small import (
@@ -19,6 +22,7 @@ from tests.workloads.small import (
     HIDDEN,
     LAYERS,
     SEQ,
+    TRANSFORMER,
     communications,
     ops,
     scenario,
@@ -59,6 +63,77 @@ def test_bytes_that_go_round(cp: int, way: str, framework: str) -> None:
     else:
         assert volume(low, AROUND) == 0
         assert volume(low, ONWARDS) == LAYERS * 2 * (cp - 1) * part * 2.0 + home
+
+
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+@pytest.mark.parametrize(("cp", "ring"), [(2, 1), (4, 1), (4, 2)])
+def test_bytes_of_exchanged_heads(framework: str, cp: int, ring: int) -> None:
+    """Queries, keys, values and outputs of a rank's tokens are exchanged in each pass, whatever goes around.
+
+    Of each a rank sends all but its own part. Keys and values that go around are those of a rank's heads, of the tokens
+    of its neighbours: as many bytes as without neighbours, over shorter rings.
+    """
+    said: dict[str, Any] = {"cp": cp, "ring_degree": ring}
+    if framework == "pytorch-eager" and ring > 1:
+        said["pytorch"] = {"rotate_method": "alltoall"}
+    low = ran(framework, **said).lowered
+    queries = 2.0 * SAMPLES * SEQ // cp * HIDDEN
+    keys = queries * KV_HEADS / HEADS
+    hops = (ring - 1) * 2 * keys
+    if (
+        framework == "megatron"
+    ):  # the output and its gradient come in again, three gradients go out
+        exchanged = (2 + 3) * queries + 4 * keys
+        around = hops + 2 * hops
+    else:  # gradients that go around are in fp32, and go home
+        exchanged = 2 * (2 * queries + 2 * keys)
+        around = 2 * hops + ring * 2 * 2 * keys if ring > 1 else 0
+    assert sent(low, "all_to_all") == LAYERS * exchanged
+    assert sent(low, "sendrecv") == LAYERS * around
+
+
+def launched(kernel: Any) -> list[Any]:
+    """A kernel, or those of a recorded layer."""
+    if not isinstance(kernel, Chain):
+        return [kernel]
+    graph = kernel.graph
+    return [
+        graph.kernels[i] for p in graph.programs for i in p.payload[p.kind == KERNEL]
+    ]
+
+
+def sent(low: Lowered, operation: str) -> float:
+    """Bytes of a rank's exchanges along cp, those inside of recorded layers too."""
+    total = 0.0
+    for op in ops(low):
+        comms = [*op.comms]
+        if isinstance(op.kernel, Chain):
+            comms += op.kernel.graph.comms
+        total += sum(c.size for c in comms if (c.axis, c.op) == ("cp", operation))
+    return total
+
+
+def test_neighbours_exchange_heads_and_rings_go_across() -> None:
+    """Of eight ranks with rings of two, four neighbours exchange heads; each meets one of the other four."""
+    near, across = (groups(role, range(8), 2) for role in ("heads", "ring"))
+    assert [*map(tuple, near)] == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert [*map(tuple, across)] == [(0, 4), (1, 5), (2, 6), (3, 7)]
+
+
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+@pytest.mark.parametrize("ring", [1, 2, 4])
+def test_every_exchange_attends_to_all_keys(framework: str, ring: int) -> None:
+    """However a sequence is shared, the ranks' attention together is that of whole samples."""
+
+    def work(**said: Any) -> float:
+        low = ran(framework, **said).lowered
+        kernels = [op.kernel for op in ops(low) if op.kernel is not None]
+        flat = [k for kernel in kernels for k in launched(kernel)]
+        return sum(k.flops for k in flat if "attention" in k.kind) or sum(
+            prod(k.shape[:2]) * k.shape[3] ** 2 for k in flat if "attention" in k.kind
+        )
+
+    assert 4 * work(cp=4, ring_degree=ring) == pytest.approx(work())
 
 
 @pytest.mark.parametrize("cp", [2, 4])
@@ -207,9 +282,38 @@ def test_what_context_parallel_does_not_run(
         ran(cp=2, pytorch=pytorch, training=training)
 
 
-def test_a_way_round_needs_ranks() -> None:
+@pytest.mark.parametrize("said", [{"dp": 2}, {"cp": 2, "ring_degree": 1}])
+def test_a_way_round_needs_a_ring(said: dict[str, int]) -> None:
     with pytest.raises(InputError, match=r"parallel.cp > 1"):
-        ran(dp=2, pytorch={"rotate_method": "alltoall"})
+        ran(**said, pytorch={"rotate_method": "alltoall"})
+
+
+@pytest.mark.parametrize(
+    ("framework", "ring", "model", "words"),
+    [
+        ("pytorch-eager", 3, {}, "a divisor of cp = 4"),
+        ("megatron", 1, {"heads": 6, "kv_heads": 6, "hidden": 240}, "whole ones"),
+        ("pytorch-compiled", 2, {}, "go around a ring alone"),
+    ],
+)
+def test_heads_that_no_neighbours_exchange(
+    framework: str, ring: int, model: dict[str, int], words: str
+) -> None:
+    with pytest.raises(InputError, match=words):
+        ran(framework, model=TRANSFORMER | model, cp=4, ring_degree=ring)
+
+
+@pytest.mark.parametrize("ring", [1, 2])
+def test_windows_and_documents_go_with_exchanged_heads_alone(ring: int) -> None:
+    """A rank has all tokens of its heads then; around a ring it would need its neighbours' alone."""
+    packed = {"training": {"packed": 32}, "pytorch": {"attention": "flash2"}}
+    for said in ({"model": TRANSFORMER | {"window": 32}}, packed):
+        if ring == 1:
+            whole, part = ran(**said).lowered, ran(**said, cp=2, ring_degree=1).lowered
+            assert 2 * attention_flops(part) == pytest.approx(attention_flops(whole))
+        else:
+            with pytest.raises(InputError, match="ring_degree = 1"):
+                ran(**said, cp=2)
 
 
 @pytest.mark.parametrize(

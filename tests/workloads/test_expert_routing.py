@@ -15,7 +15,7 @@ from prestep.sim.errors import InputError
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.workloads import histogram, routing
-from prestep.workloads.megatron.spread import busiest
+from prestep.workloads.megatron.shard import busiest
 from tests.sample import together
 
 EXPERTS = 16

@@ -218,7 +218,7 @@ def test_scans_that_parts_of_a_sequence_do_not_fit_are_refused() -> None:
 
 
 def test_every_letter_has_a_part() -> None:
-    from prestep.workloads.megatron.hybrid_layer import _BUILD, SCOPES
+    from prestep.workloads.megatron.modules import _BUILD, SCOPES
 
     assert set(_BUILD) == set(SCOPES) == set(hybrid.LETTERS)
 

@@ -10,8 +10,8 @@ from click.testing import CliRunner
 from prestep.cli import main
 from prestep.sim.errors import InputError
 from prestep.sim.spec.load import load_scenario
+from prestep.workloads.arguments.megatron import sections_of
 from prestep.workloads.job.model import Model
-from prestep.workloads.megatron.arguments import sections_of
 from prestep.workloads.models.counts import total_parameters
 from prestep.workloads.models.model import load_model
 

@@ -24,9 +24,8 @@ from prestep.workloads.lowered import Place
 from prestep.workloads.megatron.grid import Grid
 from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.moe import COUNTS
-from prestep.workloads.megatron.spread import busiest, distinct
-from prestep.workloads.megatron.unit import Unit
-from prestep.workloads.megatron.units import Units
+from prestep.workloads.megatron.shard import busiest, distinct
+from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.models.counts import layer_flops, layer_parameters
 from prestep.workloads.models.model import load_model
 from prestep.workloads.routing import layers_of

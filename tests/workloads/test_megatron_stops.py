@@ -21,8 +21,7 @@ from prestep.workloads.megatron.grid import Grid
 from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.split import joint
-from prestep.workloads.megatron.unit import Unit
-from prestep.workloads.megatron.units import Units
+from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.models.model import load_model
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape

@@ -10,14 +10,14 @@ import pytest
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain, Comm, OpGraph
 from prestep.sim.predict import predict
-from prestep.workloads.megatron import linear
-from prestep.workloads.megatron.user_buffers import (
+from prestep.workloads.exchanges.tensor import (
     FORMATS,
     METHODS,
     PARTS,
     Scatter,
     scatter_of,
 )
+from prestep.workloads.megatron import linear
 from tests.executed import executed
 from tests.sim.graphs import US, Op, all_reduce, graph
 from tests.sim.test_engine import run, times

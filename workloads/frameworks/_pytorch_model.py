@@ -146,9 +146,10 @@ def window(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     if not window or window >= s.training.seq_len:
         return
     found = str(window)
-    if s.parallel.cp > 1:
+    if s.parallel.rings > 1:
         hint = "ranks then need keys of their neighbours alone, which is not simulated"
-        yield Mistake(s.where, "model.window", found, "nothing with cp", hint)
+        expected = "nothing with cp, or parallel.ring_degree = 1"
+        yield Mistake(s.where, "model.window", found, expected, hint)
     if s.pytorch.attention == "triton" or precision(s.training.precision).wide:
         hint = "this attention's kernel has no window"
         expected = 'nothing, or 16 bits with pytorch.attention = "cudnn" or "flash2"'

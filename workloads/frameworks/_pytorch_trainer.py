@@ -174,25 +174,17 @@ def shards(s: JobSpec) -> Iterator[Mistake]:
 
 
 def context(s: JobSpec) -> Iterator[Mistake]:
-    """What attention in parts needs, or would have."""
+    """What attention to other ranks' tokens needs, or would have."""
     where, ranks = s.where, s.parallel.cp
-    if ranks == 1:
+    around = ranks > 1 and s.parallel.rings > 1
+    if not around:
         for key, value in stated(s, ("rotate_method",)):
-            yield Mistake(where, key, f'"{value}"', "parallel.cp > 1 beside it")
+            expected = "parallel.cp > 1 beside it, and a ring"
+            yield Mistake(where, key, f'"{value}"', expected)
+    if ranks == 1:
         return
-    if not s.pytorch.since(2, 7):
-        hint = "its context_parallel gives ranks parts from both ends of a sequence"
-        found = f'"{s.pytorch.version}"'
-        yield Mistake(where, "pytorch.version", found, "2.7 or later with cp", hint)
-    if s.pytorch.attention == "triton":
-        hint = "context_parallel knows PyTorch's own kernels"
-        expected = "cudnn or flash2 with cp"
-        yield Mistake(where, "pytorch.attention", '"triton"', expected, hint)
-    if s.training.seq_len % (2 * ranks):
-        hint = "every rank has a part from each end"
-        expected = f"a multiple of 2 * cp = {2 * ranks}"
-        found = str(s.training.seq_len)
-        yield Mistake(where, "training.seq_len", found, expected, hint)
+    if around:
+        yield from _ring(s)
     if s.parallel.ep > 1 and s.parallel.ep % ranks:
         hint = "experts are spread over whole groups of cp, as torchtitan has it"
         found, expected = str(s.parallel.ep), f"a multiple of cp = {ranks}"
@@ -201,6 +193,24 @@ def context(s: JobSpec) -> Iterator[Mistake]:
         hint = "ranks that share samples have parts of each gradient"
         expected = "fsdp, zero1, zero2, zero3, ddp or ddp-no-overlap with cp"
         yield Mistake(where, "parallel.data_parallel", '"none"', expected, hint)
+
+
+def _ring(s: JobSpec) -> Iterator[Mistake]:
+    """What PyTorch's ring needs (`context_parallel`); where heads are exchanged alone, any attention does."""
+    where = s.where
+    if not s.pytorch.since(2, 7):
+        hint = "its context_parallel gives ranks parts from both ends of a sequence"
+        found = f'"{s.pytorch.version}"'
+        yield Mistake(where, "pytorch.version", found, "2.7 or later with cp", hint)
+    if s.pytorch.attention == "triton":
+        hint = "context_parallel knows PyTorch's own kernels"
+        expected = "cudnn or flash2 with cp"
+        yield Mistake(where, "pytorch.attention", '"triton"', expected, hint)
+    if s.training.seq_len % (2 * s.parallel.rings):
+        hint = "every rank of a ring has a part from each end"
+        expected = f"a multiple of 2 * ring_degree = {2 * s.parallel.rings}"
+        found = str(s.training.seq_len)
+        yield Mistake(where, "training.seq_len", found, expected, hint)
 
 
 def offload(s: JobSpec) -> Iterator[Mistake]:
@@ -277,8 +287,8 @@ def packed(s: JobSpec) -> Iterator[Mistake]:
     if s.pytorch.attention != "flash2":
         hint = "FlashAttention takes the lengths of documents (flash_attn_varlen), PyTorch's own attention none"
         yield Mistake(s.where, key, found, 'pytorch.attention = "flash2"', hint)
-    if s.parallel.cp > 1:
-        hint = "documents over several ranks' parts are not simulated"
+    if s.parallel.rings > 1:
+        hint = "documents around a ring are not simulated; parallel.ring_degree = 1 exchanges heads"
         yield Mistake(s.where, "parallel.cp", str(s.parallel.cp), f"1 with {key}", hint)
 
 

@@ -38,6 +38,14 @@ def _kernels(s: JobSpec) -> Iterator[Mistake]:
         yield Mistake(s.where, key, '"triton"', expected, hint)
 
 
+def _heads(s: JobSpec) -> Iterator[Mistake]:
+    """Exchanges of heads, which compiled blocks have none of."""
+    if s.parallel.rings < s.parallel.cp:
+        hint = 'compiled blocks go around a ring alone: training.framework = "pytorch-eager"'
+        key, found = "parallel.ring_degree", str(s.parallel.ring_degree)
+        yield Mistake(s.where, key, found, f"cp = {s.parallel.cp}", hint)
+
+
 def _blocks(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Blocks that are not compiled."""
     if model.kind == "transformer":
@@ -107,6 +115,7 @@ FRAMEWORK = replace(
     precisions=("quantized", "scaled loss"),
     rules=(
         ("pytorch training", _kernels),
+        ("parallel.cp parallel.ring_degree", _heads),
         ("parallel parallel.tp parallel.data_parallel", _buckets),
         ("adapter adapter.base parallel.tp training.precision", _adapters),
         *EAGER.rules,

@@ -97,7 +97,7 @@ FRAMEWORK = Framework(
             _pytorch_trainer.shards,
         ),
         (
-            "parallel.cp parallel.ep parallel.data_parallel pytorch training training.seq_len",
+            "parallel.cp parallel.ring_degree parallel.ep parallel.data_parallel pytorch training training.seq_len",
             _pytorch_trainer.context,
         ),
         ("parallel parallel.data_parallel", _pytorch_trainer.zero2),
@@ -108,7 +108,10 @@ FRAMEWORK = Framework(
         ("pytorch parallel.tp", _pytorch_trainer.vocabulary),
         ("pytorch parallel training", _pytorch_trainer.liger),
         ("adapter training.optimizer", _pytorch_trainer.adapters),
-        ("training.packed pytorch.attention parallel.cp", _pytorch_trainer.packed),
+        (
+            "training.packed pytorch.attention parallel.cp parallel.ring_degree",
+            _pytorch_trainer.packed,
+        ),
         ("pytorch training parallel.pp", _pytorch_trainer.scaled),
         (
             "pytorch training parallel.tp parallel.data_parallel",
@@ -137,7 +140,10 @@ FRAMEWORK = Framework(
         ("parallel.root_groups model.mtp_layers", _pytorch_model.root_groups),
         ("pytorch.modules model.kind model.mtp_layers", _pytorch_model.modules),
         ("pytorch model.kind", _pytorch_model.latent),
-        ("pytorch training parallel.cp training.seq_len model", _pytorch_model.window),
+        (
+            "pytorch training parallel.cp parallel.ring_degree training.seq_len model",
+            _pytorch_model.window,
+        ),
         (
             "pytorch.experts training.framework parallel.ep model.experts",
             _pytorch_model.grouped,

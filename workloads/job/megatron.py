@@ -138,11 +138,6 @@ class Megatron:
         "parts whose products are in MXFP8 where the others are in NVFP4",
         wants="quantized; training.precision = nvfp4",
     )
-    cp_comm_type: Literal["p2p", "a2a"] = key(
-        "p2p",
-        "context parallelism: rounds of keys and values, or heads spread instead of the sequence by all-to-alls",
-        wants="parallel.cp > 1",
-    )
     nvfp4_rht: bool = engine(
         True,
         "NVFP4: what products for weights' gradients take is rotated before it is cast (random Hadamard transform)",

@@ -21,6 +21,14 @@ class Parallel:
     tp: int = key(1, "tensor-parallel ranks", low=1)
     pp: int = key(1, "pipeline ranks", low=1)
     cp: int = key(1, "context-parallel ranks", low=1)
+    ring_degree: int | None = key(
+        None,
+        "context-parallel ranks whose keys and values go around a ring; each group of cp / ring_degree neighbours "
+        "exchanges heads for tokens by all-to-alls (Ulysses). 1: Ulysses alone (Megatron's cp_comm_type a2a); between: "
+        "both (a2a+p2p; diffusers' ring_degree and ulysses_degree); default cp: a ring alone",
+        low=1,
+        wants="parallel.cp > 1",
+    )
     ep: int = key(1, "expert-parallel ranks", low=1)
     etp: int | None = key(
         None,
@@ -135,6 +143,11 @@ class Parallel:
         None,
         'axes from the innermost, on neighbouring ranks; default "tp-cp-ep-pp-dp", megatron: "tp-cp-ep-dp-pp"',
     )
+
+    @property
+    def rings(self) -> int:
+        """Context-parallel ranks whose keys and values go around; the others exchange heads."""
+        return self.cp if self.ring_degree is None else min(self.cp, self.ring_degree)
 
     @property
     def reshards(self) -> bool:

@@ -6,22 +6,24 @@ from dataclasses import replace
 from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.exchanges.tensor import gather, reduce
 from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair_of
-from prestep.workloads.megatron.core_attention import unfused_attention
+from prestep.workloads.megatron.core_attention import (
+    attend,
+    quantize_operands,
+    unfused_attention,
+)
 from prestep.workloads.megatron.elementwise import bias_add, fused, unsaved
 from prestep.workloads.megatron.recomputation import again, detached
-from prestep.workloads.megatron.ring_attention import attend_ring, quantize_operands
 from prestep.workloads.megatron.shard import Heads, Shard
-from prestep.workloads.megatron.tensor_parallel import gather, reduce
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.attention import in_window as windowed
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # Kernels of a rotation, forward and backward. In eager operators halves are negated and joined, then two products, a
 # sum and a copy; backward the same without the copy.
 FUSED_ROTATION, EAGER_ROTATION = (2, 2), (14, 12)
-# A kernel works in tiles of so many keys.
-TILE = 128
 
 
 class Attention(Module):
@@ -161,14 +163,12 @@ def in_documents(s: Shard) -> Shard:
 def in_window(s: Shard, window: int) -> Shard:
     """What attention sees that looks back ``window`` tokens: causal blocks along the diagonal with as many scores.
 
-    A kernel takes every tile of keys that a query touches, so blocks are at least two tiles. With context parallelism
-    ranks need keys of their neighbour only, which is left out.
+    With context parallelism ranks need keys of their neighbour only, which is left out.
     """
-    block = max(window, 2 * TILE)
-    if not window or block >= s.tokens or s.options.attention == "unfused":
+    batch, tokens = windowed(s.batch, s.tokens, window)
+    if tokens == s.tokens or s.options.attention == "unfused":
         return s
-    blocks = max(1, 2 * s.tokens // block - 1)
-    return replace(s, batch=s.batch * blocks, tokens=block, context=None)
+    return replace(s, batch=batch, tokens=tokens, context=None)
 
 
 def flash_attention(
@@ -182,14 +182,14 @@ def flash_attention(
     lse = t.empty((s.batch, heads.queries, s.tokens), 4)
     t.cpu("attention")
     quantize_operands(t, "fwd", heads, s)
-    attend_ring(t, "fwd", heads, s)
+    attend(t, "fwd", heads, s)
     output = detached(y)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         _ = (g, lse, output)
         t.cpu("attention_backward")
         quantize_operands(t, "bwd", heads, s)
-        attend_ring(t, "bwd", heads, s)
+        attend(t, "bwd", heads, s)
         grad = t.empty(qkv.shape, qkv.itemsize)
         if joins:
             t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from prestep.workloads.megatron.rank import Rank, Weights
-from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.megatron.units import Unit
 
 # Units whose parameters may be kept in 8 bits.
 QUANTIZED = ("layer", "further")

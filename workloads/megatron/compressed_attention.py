@@ -6,14 +6,17 @@ which asserts that all heads are on one rank. Rotations are fused, whatever rope
 
 from __future__ import annotations
 
-from prestep.workloads.megatron.compressor import Compressor
 from prestep.workloads.megatron.core_attention import products
 from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
+from prestep.workloads.megatron.gemm import later
 from prestep.workloads.megatron.linear import column_linear, gradient_of, row_linear
 from prestep.workloads.megatron.recomputation import detached, replayed
 from prestep.workloads.megatron.shard import Shard, whole
-from prestep.workloads.megatron.sparse_attention import Indexer, SparseAttention
-from prestep.workloads.megatron.weight_gradients import later
+from prestep.workloads.megatron.sparse_attention import (
+    Compressor,
+    Indexer,
+    SparseAttention,
+)
 from prestep.workloads.models import compressed
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.functional import norm

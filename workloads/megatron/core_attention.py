@@ -1,11 +1,17 @@
-"""Attention as Megatron did it before FlashAttention: batched products around a softmax that writes all scores."""
+"""Kernels of Megatron's attention: fused ones, over all ranks that share a sequence, or batched products.
+
+Before FlashAttention, products surrounded a softmax that wrote all scores.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.exchanges import te_context
+from prestep.workloads.exchanges.te_context import Part, Way
 from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.gemm import UNTRANSPOSED
 from prestep.workloads.megatron.shard import Heads, Shard
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -17,6 +23,33 @@ LONGEST, THREADS, WARP, SHORT = 4096, 128, 32, 128
 # Bytes a score.
 STEPS = (6.0, 8.0, 8.0, 8.0, 6.0)
 STEPS_BACKWARD = (6.0, 12.0, 8.0, 8.0, 6.0)
+
+
+def attend(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
+    """Fused attention of this rank's queries to all keys, which other ranks may have."""
+    generation = "flash2_" if s.options.attention == "flash2" else ""
+    dtype = "fp8" if s.options.fp8_dot_product_attention else "bf16"
+    layout = "latent" if heads.latent and not generation else ""
+
+    def block(part: Part) -> Kernel:
+        shape = (part.batch, part.queries, part.keys, part.tokens, part.dim)
+        return Kernel(f"{generation}attention_{way}", shape, dtype, layout)
+
+    part = Part(s.batch, s.tokens, heads.queries, heads.keys, heads.dim)
+    te_context.attend(t, way, part, s.context, block)
+
+
+def quantize_operands(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
+    """Casts queries, keys and values to fp8 before attention in fp8; backward the output's gradient.
+
+    Results are in 16 bits (Transformer Engine, FusedAttnFunc; what travels in a ring is counted in 16 bits, too).
+    """
+    if not s.options.fp8_dot_product_attention:
+        return
+    count = heads.queries + 2 * heads.keys if way == "fwd" else heads.queries
+    elements = s.batch * s.tokens * count * heads.dim
+    t.cpu("quantize")
+    pass_over(t, elements, UNTRANSPOSED[s.numbers.scaling] * elements)
 
 
 def softmax_is_fused(

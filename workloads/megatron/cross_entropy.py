@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prestep.workloads.exchanges.tensor import exchange
 from prestep.workloads.job.megatron import Megatron
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.shard import Shard
-from prestep.workloads.megatron.tensor_parallel import begin, finish
 from prestep.workloads.torch.tape import Tape, Tensor
 
 
@@ -94,8 +94,7 @@ def _of_all_words(t: Tape, logits: Tensor, s: Shard) -> Tensor:
     t.cpu("loss", 3)
     if casts:
         pass_over(t, n, first * n)
-    begin(t, "all_gather", float(wide * every), s.group)
-    finish(t)
+    exchange(t, "all_gather", float(wide * every), s.group)
     for moved, _ in passes.forward[casts:]:
         pass_over(t, every, moved * every)
     saved = t.empty((every,), passes.saved)
@@ -119,5 +118,4 @@ def _exchange(t: Tape, op: str, size: float, s: Shard) -> None:
     if not size or s.group.size == 1:
         return
     copies = s.group.size if op == "all_gather" else 1
-    begin(t, op, s.tokens * s.batch * size * copies, s.group)
-    finish(t)
+    exchange(t, op, s.tokens * s.batch * size * copies, s.group)

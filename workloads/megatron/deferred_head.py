@@ -15,7 +15,7 @@ from prestep.workloads.memory.account import Storage
 
 if TYPE_CHECKING:
     from prestep.workloads.megatron.stage import StageStep
-    from prestep.workloads.megatron.unit import Unit
+    from prestep.workloads.megatron.units import Unit
 
 HEAD = "head"
 

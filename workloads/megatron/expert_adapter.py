@@ -10,19 +10,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from prestep.workloads.exchanges.tensor import STREAM, finish
 from prestep.workloads.job.adapter import Target
 from prestep.workloads.megatron.adapter import (
-    PREFIX,
+    Pair,
     joined,
+    matrices,
+    moved,
+    registered,
     through_column,
     through_row,
 )
 from prestep.workloads.megatron.grouped_linear import GroupedLinear
 from prestep.workloads.megatron.linear import gradient_of
-from prestep.workloads.megatron.low_rank import Pair, dropped, matrices, moved, scaled
-from prestep.workloads.megatron.shard import Shard, alone
-from prestep.workloads.megatron.spread import EXPERTS_PREFIX, Spread
-from prestep.workloads.megatron.tensor_parallel import STREAM, finish
+from prestep.workloads.megatron.shard import EXPERTS_PREFIX, Shard, Spread, alone
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -44,16 +45,12 @@ class ExpertAdapters:
     ) -> Pair | None:
         """The adapter of the projections ``w`` (experts, n, k), registered with their module."""
         adapter = self.s.adapter
-        if target not in adapter.places or adapter.experts == "frozen":
+        if adapter.experts == "frozen":
             return None
         experts, n, k = w.shape
-        into, out = matrices(n, k, self.s, row)
         each = (experts,) if adapter.experts == "each" else ()
-        name = f"{EXPERTS_PREFIX}{PREFIX}{target}"
-        return Pair(
-            module.add(t, *each, *into, name=f"{name}.linear_in"),
-            module.add(t, *each, *out, name=f"{name}.linear_out"),
-        )
+        into, out = ((*each, *shape) for shape in matrices(n, k, self.s, row))
+        return registered(module, t, target, self.s, into, out, EXPERTS_PREFIX)
 
     def beside(
         self,
@@ -68,33 +65,20 @@ class ExpertAdapters:
         s = self.s
         if pair is None:
             return y
+        through = through_row if row else through_column
         if s.adapter.experts == "each":
-            z = self._grouped(t, x, pair, products, row)
+            # Thin products of every expert, in 16 bits.
+            numbers = replace(products.numbers, products="", overlap=False)
+            thin = replace(products, numbers=numbers, single=False)
+            z = through(
+                t, x, pair, s, lambda x, w: thin.linear(t, x, w, (False, False))
+            )
         else:
             both = Pair(self._summed(t, pair.into), self._summed(t, pair.out))
-            z = (through_row if row else through_column)(t, x, both, s)
+            z = through(t, x, both, s)
         if row and s.group.size > 1:
             z = moved(t, z, s, "all_gather", "", y.shape)
         return joined(t, y, z, s)
-
-    def _grouped(
-        self, t: Tape, x: Tensor, pair: Pair, products: GroupedLinear, row: bool
-    ) -> Tensor:
-        """Thin products of every expert, in 16 bits; ranks that hold experts together exchange as beside one weight."""
-        s = self.s
-        numbers = replace(products.numbers, products="", overlap=False)
-        thin = replace(products, numbers=numbers, single=False)
-        z = dropped(t, x, s, "pre")
-        spread = s.group.size > 1
-        if spread and not row:
-            z = moved(t, z, s, "", "all_reduce", z.shape)
-        z = thin.linear(t, z, pair.into, (False, False))
-        if spread and row:
-            z = moved(t, z, s, "all_reduce", "all_reduce", z.shape)
-        if spread and not row:
-            wide = (*z.shape[:-1], s.adapter.rank)
-            z = moved(t, z, s, "all_gather", "all_reduce", wide)
-        return thin.linear(t, scaled(t, z, s, "inner"), pair.out, (False, False))
 
     def _summed(self, t: Tape, w: Tensor) -> Tensor:
         """A matrix that all expert-parallel ranks hold: its gradient is summed when it is there, and waited for."""

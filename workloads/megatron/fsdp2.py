@@ -27,7 +27,7 @@ from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.rank import DataParallel, Held, Rank, split
 from prestep.workloads.megatron.sharded import cut
-from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.megatron.units import Unit
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.fsdp import COPY_IN, GATHER, REDUCE
 from prestep.workloads.parallel.group import Group

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from prestep.workloads.exchanges.tensor import gather
 from prestep.workloads.megatron.elementwise import fused, unsaved
 from prestep.workloads.megatron.hyper_connection import Contraction
 from prestep.workloads.megatron.linear import column_linear
 from prestep.workloads.megatron.modules import Layer, Norm
 from prestep.workloads.megatron.shard import Shard
-from prestep.workloads.megatron.tensor_parallel import gather
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor

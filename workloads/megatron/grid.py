@@ -24,6 +24,9 @@ class Grid(Layout):
     cp: int = 1
     ep: int = 1
     etp: int = 1  # ranks that hold one expert together
+    ring_degree: int = (
+        1  # ranks along cp whose keys go around; the others exchange heads
+    )
 
     @cached_property
     def _strides(self) -> dict[str, int]:
@@ -130,4 +133,5 @@ def grid_of(scenario: JobSpec) -> Grid:
     """Where the ranks of a Megatron run lie."""
     p = scenario.parallel
     etp = p.tp if p.etp is None else p.etp
-    return Grid(p.dp, p.pp, p.tp, axis_order(scenario), cp=p.cp, ep=p.ep, etp=etp)
+    order = axis_order(scenario)
+    return Grid(p.dp, p.pp, p.tp, order, p.cp, p.ep, etp, p.rings)

@@ -9,9 +9,8 @@ from math import ceil
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
-from prestep.workloads.megatron.gemm import Numbers, launch_product, quantize
+from prestep.workloads.megatron.gemm import Numbers, later, launch_product, quantize
 from prestep.workloads.megatron.linear import gradient_of, saved
-from prestep.workloads.megatron.weight_gradients import later
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # Rows of an expert are computed in whole tiles: grouped GEMMs of CUTLASS and cuBLAS begin a tile for every expert.

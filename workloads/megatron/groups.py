@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from prestep.workloads.exchanges.context import ROLES, Context, groups
 from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Place
 from prestep.workloads.megatron.folding import Kind
 from prestep.workloads.megatron.grid import Grid
-from prestep.workloads.megatron.spread import Spread, busiest
+from prestep.workloads.megatron.shard import Spread, busiest
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.routing import layers_of
 
 # Axes of the experts' grid by the name of the group; "edp" are an expert's copies.
 EXPERT_AXES = {"etp": "tp", "ep": "ep", "edp": "dp"}
+# Axes whose collectives count as another's.
+COUNTED_AS = {"etp": "tp", "heads": "cp", "ring": "cp"}
 
 
 class Groups:
@@ -26,6 +29,8 @@ class Groups:
     def of(self, axis: str, stage: int, replica: int = 0) -> Group:
         """The group of an axis that the first rank of a stage and replica is in: tp, cp, dp (with cp, for gradients).
 
+        "heads" and "ring" are groups of the ranks along cp.
+
         Groups over all replicas have an arrival for each kind of them; others stand for the copies of their own kind.
         """
         me = self.grid.rank(replica, stage, 0)
@@ -35,7 +40,7 @@ class Groups:
         if not everywhere:
             groups = self._of_kind(groups, replica)
         arrivals = max(1, len(self.kinds)) if everywhere else 1
-        name = "tp" if axis == "etp" else axis
+        name = COUNTED_AS.get(axis, axis)
         beside = self._beside(groups, mine)
         return Group(name, mine, beside, arrivals, axis, len(groups))
 
@@ -55,9 +60,11 @@ class Groups:
 
     def team(self, stage: int, replica: int) -> list[Group]:
         """The groups that exchange something in every layer."""
+        cp, ring = self.grid.cp, self.grid.ring_degree
         axes = (
             "tp",
             "cp",
+            *(("heads", "ring") if 1 < ring < cp else ()),
             *(("ep", "etp") if self.grid.ep * self.grid.etp > 1 else ()),
         )
         return [self.of(axis, stage, replica) for axis in axes]
@@ -77,10 +84,12 @@ class Groups:
             return [
                 g.tensor_ranks(stage, d, c) for d in range(g.dp) for c in range(g.cp)
             ]
-        if axis == "cp":
-            return [
+        if axis in ROLES:
+            parts = groups(axis, range(g.cp), g.ring_degree)
+            shared = (
                 g.context_ranks(stage, d, t) for d in range(g.dp) for t in range(g.tp)
-            ]
+            )
+            return [tuple(ranks[i] for i in part) for ranks in shared for part in parts]
         return [g.replica_ranks(stage, t) for t in range(g.tp)]
 
     def _beside(
@@ -89,6 +98,13 @@ class Groups:
         """Copies that meet a group on links, itself first."""
         others = (group for group in self.place.beside(groups, mine) if group != mine)
         return [mine, *others]
+
+    def context(self, stage: int, replica: int) -> Context | None:
+        """The ranks that share sequences with the first rank of a stage and replica; None: it has whole ones."""
+        if self.grid.cp == 1:
+            return None
+        degree = self.grid.ring_degree
+        return Context.of(lambda role: self.of(role, stage, replica), degree)
 
     def spread(
         self, scenario: JobSpec, experts: int, stage: int = 0, replica: int = 0

@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prestep.workloads.megatron.elementwise import pass_over, unsaved
+from prestep.workloads.exchanges.tensor import (
+    Product,
+    begin,
+    exchange,
+    finish,
+    gathered_product,
+    reduce,
+    scatter_of,
+    scattered_product,
+)
+from prestep.workloads.megatron.elementwise import unsaved
 from prestep.workloads.megatron.gemm import (
     Numbers,
     cast_again,
@@ -13,14 +23,11 @@ from prestep.workloads.megatron.gemm import (
     quantize,
     quantized,
     transpose_weight,
+    weight_gradient,
 )
 from prestep.workloads.megatron.shard import Shard
-from prestep.workloads.megatron.tensor_parallel import begin, finish, reduce
-from prestep.workloads.megatron.user_buffers import scatter_of
-from prestep.workloads.megatron.weight_gradients import weight_gradient
 from prestep.workloads.torch.tape import Tape, Tensor
 
-ITEM = 2.0  # bytes of an element of a partial sum
 AMAX = 4.0  # bytes of the largest value of an operand
 
 
@@ -186,8 +193,7 @@ def agreement(t: Tape, s: Shard) -> Callable[[], None] | None:
     """
 
     def agree() -> None:
-        begin(t, "all_reduce", AMAX, s.group)
-        finish(t)
+        exchange(t, "all_reduce", AMAX, s.group)
 
     return agree if s.gathers else None
 
@@ -205,22 +211,15 @@ def gradient_of(w: Tensor) -> Tensor | None:
 def _gathered_product(
     t: Tape, size: float, shape: tuple[int, int, int], layout: str, s: Shard
 ) -> None:
-    """A GEMM of rows that are gathered, ``size`` bytes: before it, or beside it as a ring of exchanges.
-
-    It begins with the rows that lie here; copy engines move the others (Transformer Engine, ring_exchange). Those that
-    come last are multiplied last.
-    """
-    if not s.gathers:
-        gemm(t, *shape, layout, s.numbers)
-        return
-    overlap = s.numbers.overlap
-    begin(t, "all_gather", size, s.group, copied=overlap)
+    """A GEMM of rows that are gathered, ``size`` bytes: before it, or beside it where user buffers allow."""
     rows, n, k = shape
-    last = max(1, rows // s.group.size) if overlap else rows
-    if rows > last:
-        gemm(t, rows - last, n, k, layout, s.numbers)
-    finish(t)
-    gemm(t, last, n, k, layout, s.numbers)
+    product = _product(t, n, k, layout, s)
+    if s.gathers and s.numbers.overlap:
+        gathered_product(t, s.group, size, rows, product)
+        return
+    if s.gathers:
+        exchange(t, "all_gather", size, s.group)
+    product(rows, 0)
 
 
 def _scatter_beside(
@@ -229,13 +228,14 @@ def _scatter_beside(
     """A GEMM in parts, each reduce-scattered while the next is computed."""
     rows, n, k = shape
     how = scatter_of(part, bool(s.numbers.products))
-    parts = how.parts(s.group.size)
-    each, size = max(1, rows // parts), 2.0 * rows * n / parts
-    for _ in range(parts):
-        gemm(t, each, n, k, layout, s.numbers, how.sms)
-        begin(t, "reduce_scatter", size, s.group, copied=True)
-    finish(t)
-    if how.method == "ring_exchange":
-        # What came from every rank is read and one sum written.
-        own = rows // s.group.size * n
-        pass_over(t, own, ITEM * own * (s.group.size + 1))
+    product = _product(t, n, k, layout, s)
+    scattered_product(t, s.group, how, rows, n, product)
+
+
+def _product(t: Tape, n: int, k: int, layout: str, s: Shard) -> Product:
+    """A GEMM of some rows of an operand."""
+
+    def run(rows: int, reserved: int) -> None:
+        gemm(t, rows, n, k, layout, s.numbers, reserved)
+
+    return run

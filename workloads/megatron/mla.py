@@ -14,10 +14,9 @@ from prestep.workloads.megatron.adapter import (
     pair_of,
     whole_pair_of,
 )
-from prestep.workloads.megatron.core_attention import products
+from prestep.workloads.megatron.core_attention import attend, products
 from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
 from prestep.workloads.megatron.recomputation import again, detached, replayed
-from prestep.workloads.megatron.ring_attention import attend_ring
 from prestep.workloads.megatron.shard import Heads, Shard
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.functional import norm
@@ -149,7 +148,7 @@ class LatentAttention(Module):
             self._scores(t, False)
             return [sums, t.empty((s.batch * self.heads, s.tokens, s.seq_len))]
         dim = (self.m.query_dim + self.m.v_head_dim) // 2
-        attend_ring(t, "fwd", self._wide_heads(dim), s)
+        attend(t, "fwd", self._wide_heads(dim), s)
         return [sums]
 
     def _backward_kernels(self, t: Tape) -> None:
@@ -159,7 +158,7 @@ class LatentAttention(Module):
             self._scores(t, True)
             return
         dim = round((3 * self.m.query_dim + 2 * self.m.v_head_dim) / 5)
-        attend_ring(t, "bwd", self._wide_heads(dim), self.s)
+        attend(t, "bwd", self._wide_heads(dim), self.s)
 
     def _wide_heads(self, dim: int) -> Heads:
         """This rank's heads, as wide as their products are on average."""

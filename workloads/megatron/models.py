@@ -82,7 +82,7 @@ class Models:
             s,
             step.model,
             groups.of("tp", stage, replica),
-            groups.of("cp", stage, replica) if s.parallel.cp > 1 else None,
+            groups.context(stage, replica),
             lambda: Tape(rank, Shared(), step.costs),
             groups.spread(s, experts, stage, replica) if experts else None,
             step.engine.added(s),

@@ -1,4 +1,4 @@
-"""Megatron's layer of experts: router, dispatch of tokens over the expert-parallel group, grouped GEMMs, combination.
+"""Megatron's feed-forward parts, dense or of experts: router, dispatch of tokens, grouped products, combination.
 
 Source: megatron/core/transformer/moe/{moe_layer,router,token_dispatcher,experts,shared_experts}.py. The host stops for
 the numbers of tokens by expert (token_dispatcher.py), whose copies take it time besides.
@@ -6,21 +6,125 @@ the numbers of tokens by expert (token_dispatcher.py), whose copies take it time
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
-from prestep.workloads.megatron.elementwise import activate, fused, unsaved
+from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair_of
+from prestep.workloads.megatron.elementwise import (
+    activate,
+    fused,
+    gated_activation,
+    pass_over,
+    unsaved,
+)
 from prestep.workloads.megatron.expert_adapter import ExpertAdapters
-from prestep.workloads.megatron.feed_forward import FeedForward
+from prestep.workloads.megatron.gemm import Numbers, weight_gradient
 from prestep.workloads.megatron.grouped_linear import GroupedLinear
-from prestep.workloads.megatron.linear import column_linear
-from prestep.workloads.megatron.recomputation import again, discarded
-from prestep.workloads.megatron.router import route
-from prestep.workloads.megatron.shard import Shard, kept, whole
-from prestep.workloads.megatron.spread import EXPERTS_PREFIX, Spread
+from prestep.workloads.megatron.linear import column_linear, gradient_of
+from prestep.workloads.megatron.recomputation import again, detached, discarded
+from prestep.workloads.megatron.shard import (
+    EXPERTS_PREFIX,
+    Shard,
+    Spread,
+    fused_ops,
+    kept,
+    whole,
+)
 from prestep.workloads.megatron.token_dispatcher import TokenDispatcher
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.aten_products import multiply_sizes
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
+
+# Bytes of a score that passes over the router's scores move: softmax or sigmoid, top-k, two scatters, counts, auxiliary
+# loss (topk_softmax_with_capacity, switch_load_balancing_loss_func), each reading or writing fp32.
+FORWARD, BACKWARD = (8.0,) * 8, (8.0,) * 6
+# The same by Transformer Engine's kernels (common/fused_router): of fp32 scores and a byte of the choice. Forward:
+# choice (logits; probabilities, choice, what backward needs), scores for the loss (the same), loss (scores), counts
+# (choice). Backward: of the loss (writes), of its scores (gradient, what was kept; writes), of the choice (that and the
+# choice), and both gradients of the logits added.
+FUSED_FORWARD, FUSED_BACKWARD = (13.0, 13.0, 4.0, 1.0), (4.0, 12.0, 13.0, 12.0)
+
+
+def route(t: Tape, x: Tensor, gate: Tensor, o: Numbers, fused: bool = False) -> Tensor:
+    """Scores of all experts, and the choice among them; the input goes on to the experts chosen.
+
+    ``fused``: by Transformer Engine's kernels.
+    """
+    experts, hidden = gate.shape
+    tokens = x.elements // hidden
+    t.cpu("linear")
+    multiply_sizes(t, tokens, experts, hidden, "nt")
+    scores = t.empty((tokens, experts), 4)
+    passes = FUSED_FORWARD if fused else FORWARD
+    t.cpu("elementwise", len(passes))
+    _pass_scores(t, scores, passes)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        _gate_gradients(t, x, gate, scores, o, FUSED_BACKWARD if fused else BACKWARD)
+        # Beside the gradient from the experts.
+        pass_over(t, g.elements, 3.0 * g.size)
+        return [t.empty(x.shape, x.itemsize), gradient_of(gate)]
+
+    return t.apply(detached(x), [x, gate], backward)
+
+
+def _gate_gradients(
+    t: Tape,
+    x: Tensor,
+    gate: Tensor,
+    scores: Tensor,
+    o: Numbers,
+    passes: Sequence[float],
+) -> None:
+    """What the scores' gradients make of those of the input and of the gate, which is never quantized."""
+    tokens, experts = scores.shape
+    hidden = x.shape[-1]
+    t.cpu("elementwise_backward", len(passes))
+    _pass_scores(t, scores, passes)
+    t.cpu("linear_backward")
+    multiply_sizes(t, tokens, hidden, experts, "nn")
+    unquantized = replace(o, products="")
+    if gate.requires_grad:
+        weight_gradient(t, experts, hidden, tokens, unquantized, (x, scores))
+
+
+def _pass_scores(t: Tape, scores: Tensor, passes: Sequence[float]) -> None:
+    """Elementwise kernels over the scores, each moving so many bytes of one."""
+    n = scores.elements
+    for moved in passes:
+        pass_over(t, n, moved * n)
+
+
+class FeedForward(Module):
+    """One projection up (for gated ones both halves at once), the activation, and one down."""
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+        super().__init__()
+        self.m, self.s = m, fused_ops(s)
+        inner = m.ffn // s.group.size
+        up = inner * (2 if m.gated else 1)
+        self.fc1 = self.add(t, up, m.hidden, name="linear_fc1")
+        self.fc1_bias = self.add_if(t, m.bias, up, name="linear_fc1.bias")
+        self.fc2 = self.add(t, m.hidden, inner, name="linear_fc2")
+        self.fc1_pair = pair_of(self, t, "fc1", self.fc1, s, row=False)
+        self.fc2_pair = pair_of(self, t, "fc2", self.fc2, s, row=True)
+        self.fc2_bias = self.add_if(t, m.bias, m.hidden, name="linear_fc2.bias")
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        s = self.s
+        y = adapted_column(t, x, self.fc1, self.fc1_pair, s)
+        y = self._activate(t, y)
+        return adapted_row(t, y, self.fc2, self.fc2_pair, s, "fc2")
+
+    def _activate(self, t: Tape, y: Tensor) -> Tensor:
+        """The activation, in one kernel unless it is a product of eager operators."""
+        s, gated = self.s, self.m.gated
+        if gated and self.fc1_bias is None and s.eager("activation"):
+            return gated_activation(t, y)
+        written = s.numbers.written
+        return activate(t, y, self.fc1_bias, gated, s.options, written)
+
 
 # Numbers that the host waits for in a layer where tokens are not padded (token_dispatcher.py). All-to-all: tokens by
 # expert, splits of what is sent and of what is received, rows after the permutation. DeepEP and HybridEP: rows that

@@ -14,9 +14,8 @@ from prestep.workloads.megatron.folding import Kind
 from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
-from prestep.workloads.megatron.spread import EXPERTS_PREFIX
-from prestep.workloads.megatron.unit import Unit
-from prestep.workloads.megatron.units import Units
+from prestep.workloads.megatron.shard import EXPERTS_PREFIX
+from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.optimizer import optimizer
 from prestep.workloads.parallel.offload import HostMemory
 from prestep.workloads.torch.tape import Tape

@@ -21,7 +21,7 @@ from prestep.workloads.megatron.buckets import (
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.rank import DP, DataParallel, Held, Rank, Weights
-from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.megatron.units import Unit
 
 # Parameters of a bucket with overlapping reductions (DistributedDataParallelConfig: 40 million, or 1 million times the
 # number of data-parallel ranks if that is more).

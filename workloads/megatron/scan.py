@@ -2,22 +2,23 @@
 
 A projection makes all that a scan wants, a causal convolution mixes neighbouring tokens, the scan runs over chunks of
 the sequence, a norm and a gate, and a projection back. Heads, and the groups of keys that they share, are spread over
-the tensor-parallel group; the scan sees the whole sequence, under context parallelism of some heads (scan_exchange.py).
+the tensor-parallel group. Under context parallelism the scan sees the whole sequence of some heads: every tensor of
+the projection goes by an all-to-all of its own, in a copy that lies as it is sent; what arrives is joined, and put in
+the order of the sequence, which attention's balance had changed. Behind the scan the same backwards
+(megatron/core/ssm/mamba_context_parallel.py, pre_conv_ssm and post_conv_ssm; of the gated delta rule
+gated_delta_net/common.py, a2a_cp_to_hp, which sends all in one).
 Source: megatron/core/ssm/{mamba_mixer,gated_delta_net/gdn}.py; for Kimi delta attention its model's own code.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import prod
+
+from prestep.workloads.exchanges import context
 from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair_of
-from prestep.workloads.megatron.elementwise import fused, unsaved
+from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
 from prestep.workloads.megatron.linear import column_linear
-from prestep.workloads.megatron.scan_exchange import (
-    ranks_of,
-    repeated,
-    spread,
-    to_heads,
-    to_sequence,
-)
 from prestep.workloads.megatron.shard import Shard, kept, whole
 from prestep.workloads.models import hybrid
 from prestep.workloads.models.hybrid import Sizes
@@ -33,6 +34,10 @@ from prestep.workloads.torch.scans import (
 )
 from prestep.workloads.torch.tape import Tape, Tensor
 
+# Passes over all that a rank has: what arrived joined, and put in order (_undo_attention_load_balancing).
+JOINED, ORDERED = 1, 1
+COPIED = 2.0  # bytes moved by a pass for a byte of a tensor: read and written
+
 
 class Mamba(MambaWeights):
     """Mamba-2: the scan is gated, and its result normed in groups (MambaMixer, use_mem_eff_path).
@@ -44,18 +49,18 @@ class Mamba(MambaWeights):
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__(t, m, hybrid.sizes_of(m, hybrid.MAMBA).of_rank(s.group.size))
-        self.s, self.spread = s, spread(self.sizes, s)
+        self.s, self.spread = s, _spread(self.sizes, s)
         self.into = pair_of(self, t, "in_proj", self.projection, s, row=False)
         self.out = pair_of(self, t, "out_proj", self.output, s, row=True)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         y = adapted_column(t, x, self.projection, self.into, self.s)
-        y = to_heads(t, y, self._sent, self.s)
+        y = _to_heads(t, y, self._sent, self.s)
         y = batch_first(t, y)
         shape = _whole_shape(self.s, self.spread, self.chunk)
         y = convolved_scan(t, y, self.spread, shape)
         y = batch_first(t, y)
-        y = to_sequence(t, y, self.s)
+        y = _to_sequence(t, y, self.s)
         y = measured(t, "gated_norm", y, [y, self.norm], self._shape)
         return adapted_row(t, y, self.output, self.out, kept(self.s, "mamba_out"))
 
@@ -66,7 +71,8 @@ class Mamba(MambaWeights):
     @property
     def _sent(self) -> tuple[int, ...]:
         """Columns that go from rank to rank: z, x, B, C and the heads' steps, each by itself."""
-        own, keys = self.sizes, repeated(self.sizes, self.s)
+        own = self.sizes
+        keys = context.shared(own.keys, self.s.parts) * own.key_dim
         return own.value_width, own.value_width, keys, keys, own.values
 
 
@@ -77,7 +83,7 @@ class Delta(DeltaWeights):
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__(t, m, hybrid.sizes_of(m, self.part).of_rank(s.group.size))
-        self.s, self.spread = s, spread(self.sizes, s)
+        self.s, self.spread = s, _spread(self.sizes, s)
         self.into = pair_of(self, t, "in_proj", self.projection, s, row=False)
         self.out = pair_of(self, t, "out_proj", self.output, s, row=True)
 
@@ -90,7 +96,7 @@ class Delta(DeltaWeights):
         self.projection = self.add(t, self._width, self.m.hidden, name="in_proj")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
-        y = to_heads(t, self._project(t, x), (self._width,), self.s)
+        y = _to_heads(t, self._project(t, x), (self._width,), self.s)
         y = batch_first(t, y)
         mixed = self._part(t, y, self.spread.convolved)
         mixed = measured(t, "fla_conv1d", mixed, [mixed], self._shape)
@@ -98,7 +104,7 @@ class Delta(DeltaWeights):
         y = self._scan(t, mixed)
         y = gated_by_head(t, y, self.norm)
         y = batch_first(t, y)
-        y = to_sequence(t, y, self.s)
+        y = _to_sequence(t, y, self.s)
         return adapted_row(t, y, self.output, self.out, self.s)
 
     def _project(self, t: Tape, x: Tensor) -> Tensor:
@@ -118,7 +124,7 @@ class Delta(DeltaWeights):
         """Norms of queries and keys; decays in fp32 and strengths by a softplus and a sigmoid."""
         own, tokens = self.spread, x.elements // x.shape[-1]
         keys = 2.0 * tokens * own.key_width * x.itemsize
-        width = self.decay_width // ranks_of(self.s)
+        width = self.decay_width // self.s.parts
         decays = tokens * width * (x.itemsize + WIDE)
         forward, backward = 2 * keys + decays, 3 * keys + 2 * decays
         return fused(t, [x], x.shape, forward, backward, kernels=(NORMS + 1, NORMS + 1))
@@ -169,7 +175,54 @@ class Kimi(Delta):
 
 def _whole_shape(s: Shard, own: Sizes, chunk: int) -> tuple[int, ...]:
     """A scan of the whole sequence, where a rank has a part of it otherwise."""
-    return kernel_shape(s.batch, s.tokens * ranks_of(s), own, chunk)
+    return kernel_shape(s.batch, s.tokens * s.parts, own, chunk)
+
+
+def _spread(own: Sizes, s: Shard) -> Sizes:
+    """A rank's heads while it has the whole sequence; where groups of keys are fewer than ranks, each has one whole."""
+    keys = context.shared(own.keys, s.parts) // s.parts
+    return Sizes(keys, own.key_dim, own.values // s.parts, own.value_dim)
+
+
+def _to_heads(t: Tape, x: Tensor, columns: Sequence[int], s: Shard) -> Tensor:
+    """``x`` (part of the sequence, samples, width) as (sequence, samples, part of the columns).
+
+    ``columns``: those of each tensor that is sent by itself, of all heads of this tensor-parallel rank.
+    """
+    rows, ranks = prod(x.shape[:-1]), s.parts
+    sizes = [float(rows * count * x.itemsize) for count in columns]
+    shape = (x.shape[0] * ranks, *x.shape[1:-1], sum(columns) // ranks)
+    return _moved(t, x, shape, sizes, s, JOINED + ORDERED)
+
+
+def _to_sequence(t: Tape, y: Tensor, s: Shard) -> Tensor:
+    """``y`` (sequence, samples, part of the columns) as (part of the sequence, samples, columns)."""
+    shape = (y.shape[0] // s.parts, *y.shape[1:-1], y.shape[-1] * s.parts)
+    return _moved(t, y, shape, [y.size], s, ORDERED)
+
+
+def _moved(
+    t: Tape,
+    x: Tensor,
+    shape: tuple[int, ...],
+    sizes: Sequence[float],
+    s: Shard,
+    passes: int,
+) -> Tensor:
+    """The same elements elsewhere: each tensor copied as it is sent, and sent; then so many passes over all of them."""
+    if s.context is None or s.parts == 1:
+        return x
+    group, total = s.context.group, sum(sizes)
+
+    def copy(size: float) -> None:
+        pass_over(t, round(size / 2), COPIED * size)
+
+    def exchange() -> None:
+        context.all_to_all(t, group, sizes, "functional_collective", copy)
+        for _ in range(passes):
+            copy(total)
+
+    return context.moved(t, unsaved(x), shape, exchange, exchange)
 
 
 def batch_first(t: Tape, x: Tensor) -> Tensor:

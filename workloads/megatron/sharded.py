@@ -25,7 +25,7 @@ from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.host_optimizer import sums_of
 from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.rank import DataParallel, Held, Rank, Weights, split
-from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.megatron.units import Unit
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.group import Group
 

@@ -16,8 +16,7 @@ from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.pipeline import Issued, Pair
 from prestep.workloads.megatron.rank import Place, Rank
 from prestep.workloads.megatron.transfers import Transfers
-from prestep.workloads.megatron.unit import Unit
-from prestep.workloads.megatron.units import Units
+from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.schedules.runtime import Batch, Compute, Wait
 from prestep.workloads.torch.tape import Tape

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from prestep.workloads.megatron import tensor_parallel
+from prestep.workloads.exchanges import tensor
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.rank import Rank
 from prestep.workloads.parallel.group import transfer
@@ -53,7 +53,7 @@ class Transfers:
         """What came from another stage in parts, one to each tensor-parallel rank, is gathered (over NVLink)."""
         if self._parts == 1:
             return
-        stream = tensor_parallel.STREAM
+        stream = tensor.STREAM
         for _ in range(times):
             self.rank.tp.collective(
                 self.tape, "all_gather", self._size, stream, in_place=True

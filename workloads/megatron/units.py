@@ -2,31 +2,142 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
-from functools import cached_property
+from dataclasses import dataclass, field, replace
+from functools import cache, cached_property, partial
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import Program
+from prestep.workloads.exchanges.context import Context
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.megatron.adapter import freeze
 from prestep.workloads.megatron.further import Further
 from prestep.workloads.megatron.gemm import Numbers
-from prestep.workloads.megatron.hybrid_layer import HybridLayer
-from prestep.workloads.megatron.modules import Embedding, Head, Layer
-from prestep.workloads.megatron.passes import Pass, Source
-from prestep.workloads.megatron.shard import Shard, kept, unquantized
-from prestep.workloads.megatron.split import joint
-from prestep.workloads.megatron.spread import Spread
-from prestep.workloads.megatron.unit import Unit, record
+from prestep.workloads.megatron.modules import Embedding, Head, HybridLayer, Layer
+from prestep.workloads.megatron.passes import Pass, Source, forward, part, pass_of
+from prestep.workloads.megatron.shard import Shard, Spread, kept, unquantized
+from prestep.workloads.megatron.split import Halves, halves, joint
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.orthogonal import Matrices, hidden
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.precision import precision
 from prestep.workloads.routing import Loads
-from prestep.workloads.torch.again import NEVER, Again
+from prestep.workloads.torch.again import NEVER, Again, Kept
 from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Unit:
+    """A layer: both passes, and its bytes: ``kept`` from forward to backward by module, ``transient`` at most beside.
+
+    ``parameters`` counts this rank's trained parameters by name, ``frozen`` those that stay as they are; ``matrices``
+    are those that an orthogonal update takes. ``reads`` has the first operation of the forward pass that may read a
+    parameter, by its name; ``between`` the pass from one operation to another (to the end: None).
+    """
+
+    name: str
+    forward: Pass
+    backward: Pass
+    kept: dict[str, float]
+    transient: float
+    parameters: dict[str, int]
+    reads: dict[str, int]
+    between: Callable[[int, int | None], Pass]
+    split: Callable[[], Halves] | None = None
+    matrices: tuple[Matrices, ...] = ()
+    frozen: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def stash(self) -> float:
+        """Bytes that are kept from forward to backward."""
+        return sum(self.kept.values())
+
+    @cached_property
+    def halves(self) -> Halves:
+        """Backward in two halves, recorded when first wanted."""
+        if self.split is None:
+            raise RuntimeError(f"{self.name} was not recorded to be split")
+        return self.split()
+
+
+def record(source: Source, again: Again) -> Unit:
+    """Runs a module forward and backward on a fresh tape and cuts what it issued in two.
+
+    Where it runs ``again`` its input is kept, with the results that are not made again, and backward begins with
+    forward: what else waits for backward is there during it alone.
+    """
+    results = Kept(again.products) if again.products else None
+    t, module, _, y, before = forward(source, results)
+    cut, kept = t.issued, t.memory.kept()
+    stash = t.memory.now - before
+    if again.shortened:
+        _repeat(t, source, module, again)
+    t.phase = 1
+    t.backward(y, Tensor(None, y.shape))
+    transient = max(0.0, t.memory.peak - before - stash)
+    if again:
+        waiting = y.size + (0.0 if results is None else results.size)
+        kept, transient = {"": waiting}, transient + max(0.0, stash + y.size - waiting)
+    whole, name = t.program(), source.name
+    ahead = part(whole, 0, cut)
+    back = part(whole, 0 if again.from_input else cut, len(whole))
+    return Unit(
+        name,
+        pass_of(f"{name} forward", ahead, t.shared),
+        pass_of(f"{name} backward", back, t.shared),
+        kept,
+        transient,
+        _parameter_counts(module, trained=True),
+        {p.name: t.reads[p.name] for p in module.parameters if p.name in t.reads},
+        cache(partial(_between, f"{name} forward", ahead, t.shared)),
+        partial(halves, source, again.full),
+        _matrices(module),
+        _parameter_counts(module, trained=False),
+    )
+
+
+def _between(
+    name: str, ahead: Program, shared: Shared, first: int, last: int | None
+) -> Pass:
+    """The operations of a forward pass from one to another."""
+    end = len(ahead) if last is None else last
+    return pass_of(name, part(ahead, first, end), shared)
+
+
+def _matrices(module: Module) -> tuple[Matrices, ...]:
+    """The parameters that an orthogonal update takes."""
+    matrices = (hidden(p.name, p.shape) for p in module.parameters)
+    return tuple(filter(None, matrices))
+
+
+def _parameter_counts(module: Module, trained: bool) -> dict[str, int]:
+    """Elements of the parameters, trained or frozen, by their names, which norms share."""
+    counts: Counter[str] = Counter()
+    for p in module.parameters:
+        if p.requires_grad is trained:
+            counts[p.name] += p.elements
+    return dict(counts)
+
+
+def _repeat(t: Tape, source: Source, module: Module, again: Again) -> None:
+    """The forward pass once more in front of the backward pass, as far as it is needed.
+
+    Its memory is that of the first time.
+    """
+    x, before, memory = Tensor(None, source.shape), t.issued, t.memory.moment()
+    t.drop = again.dropped()
+    with t.no_grad():
+        source.run(t, module, x)
+    t.drop = None
+    if again.early:
+        t.forget_after_last("gemm", before)
+    t.memory.forget(memory)
+
 
 # What tells layers apart: their part, whether of experts, how far they look back, tokens of a compressed key, whether
 # tokens travel aside, whether all runs again, loads of experts, whether nothing before is trained, type of products.
@@ -41,7 +152,7 @@ class Units:
         scenario: JobSpec,
         m: ModelSpec,
         tp: Group,
-        cp: Group | None,
+        context: Context | None,
         tape: Callable[[], Tape],
         spread: Spread | None = None,
         added: float | None = None,
@@ -52,7 +163,7 @@ class Units:
         self.options, self.faults = o, scenario.faults
         self.recompute = _again(scenario)
         self.loss_scaled = precision(s.precision).scaled_loss
-        shard = _shard(scenario, tp, cp, spread, added)
+        shard = _shard(scenario, tp, context, spread, added)
         self.shard = replace(shard, trainer=trainer)
         self.inner = (self.shard.rows, s.micro_batch, m.residual)
         self.frozen = scenario.adapter.on
@@ -212,7 +323,7 @@ def _again(scenario: JobSpec) -> Again:
 def _shard(
     scenario: JobSpec,
     tp: Group,
-    cp: Group | None,
+    context: Context | None,
     spread: Spread | None,
     added: float | None,
 ) -> Shard:
@@ -226,7 +337,7 @@ def _shard(
         s.micro_batch,
         s.seq_len // p.cp,
         s.seq_len,
-        cp,
+        context,
         s.recompute == "selective" or "core_attn" in o.recompute_modules,
         spread,
         s.packed,

@@ -21,7 +21,7 @@ from prestep.workloads.megatron.host_optimizer import sums_of
 from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.rank import DP, Held, Rank, Weights
 from prestep.workloads.megatron.replicated import Replicated, zeroed
-from prestep.workloads.megatron.unit import Unit
+from prestep.workloads.megatron.units import Unit
 
 BUCKETS = buckets("deepspeed")
 # Bytes moved for an element of a gradient that backward has made: PyTorch adds it to the parameter's gradient in 16

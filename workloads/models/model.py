@@ -239,7 +239,7 @@ def read_model(path: Path) -> Model:
 
         table = translate(table, str(path))
     elif arguments:
-        from prestep.workloads.megatron.arguments import sections_of
+        from prestep.workloads.arguments.megatron import sections_of
 
         table = sections_of(text, str(path)).get("model", {})
     section, mistakes = strict.build(Model, table, str(path), "", {})

@@ -10,17 +10,17 @@ from __future__ import annotations
 from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.exchanges.tensor import exchange
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.tape import Tape, Tensor
 
-STREAM = "nccl tp"
 NUMBER = 4.0  # bytes of a number that ranks agree on, in fp32
 
 
 def cross_entropy(t: Tape, logits: Tensor, group: Group) -> Tensor:
     """The loss of this rank's part of the logits, in the type that they have."""
     tokens, wide = logits.elements // logits.shape[-1], logits.itemsize
-    agree = partial(_agree, t, group, NUMBER * tokens)
+    agree = partial(exchange, t, "all_reduce", NUMBER * tokens, group)
     over = partial(_over, t, logits.elements, wide)
     t.cpu("loss")
     over(1, "fused_reduction")  # the largest
@@ -62,9 +62,3 @@ def _over(t: Tape, n: int, wide: int, passes: int, kind: str = "fused") -> None:
     """An operation that reads or writes each of `n` numbers of `wide` bytes so often."""
     t.cpu("elementwise")
     t.launch(Kernel(kind, (n,), bytes=float(passes * wide * n)))
-
-
-def _agree(t: Tape, group: Group, size: float) -> None:
-    """So many bytes summed over the ranks."""
-    group.collective(t, "all_reduce", size, STREAM, "functional_collective")
-    t.wait(t.record(STREAM))

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.exchanges.tensor import begin, exchange, finish
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.adapter import Exchanges
@@ -25,7 +26,6 @@ from prestep.workloads.torch.tape import Tape, Tensor
 if TYPE_CHECKING:
     from prestep.workloads.models.model import ModelSpec
 
-STREAM = "nccl tp"
 #: Weights whose columns are split over ranks; and those of latent attention that are, by heads.
 ROWS, EXPANDING = ("wo", "w2"), ("wq", "wq_b", "wkv_b")
 Redistribute = Callable[[Tape, Tensor], Tensor]
@@ -136,27 +136,22 @@ class TensorParallel(BlockParallel):
         t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
         copy = t.empty(y.shape, y.itemsize)
         b, s, h = y.shape
-        self._exchange(t, "reduce_scatter", y.size)
+        begin(t, "reduce_scatter", y.size, self.group)
         out = t.empty((b, s // self.group.size, h), y.itemsize)
         del copy
-        t.wait(t.record(STREAM))
+        finish(t)
         return out
-
-    def _exchange(self, t: Tape, op: str, size: float) -> None:
-        self.group.collective(t, op, size, STREAM, "functional_collective")
 
     def _all_reduce(self, t: Tape, y: Tensor) -> Tensor:
         t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
         out = t.empty(y.shape, y.itemsize)
-        self._exchange(t, "all_reduce", y.size)
-        t.wait(t.record(STREAM))
+        exchange(t, "all_reduce", y.size, self.group)
         return out
 
     def _gather(self, t: Tape, x: Tensor) -> Tensor:
         b, s, h = x.shape
         out = t.empty((b, s * self.group.size, h), x.itemsize)
-        self._exchange(t, "all_gather", out.size)
-        t.wait(t.record(STREAM))
+        exchange(t, "all_gather", out.size, self.group)
         if b == 1:
             return out
         # Part after part: torch.cat puts them beside each other for every sample (_functional_collectives.py).
@@ -192,8 +187,7 @@ class TensorParallel(BlockParallel):
         *rows, width = x.shape
         t.cpu("dtensor_linear")
         out = t.empty((*rows, width * self.group.size), x.itemsize)
-        self._exchange(t, "all_gather", out.size)
-        t.wait(t.record(STREAM))
+        exchange(t, "all_gather", out.size, self.group)
         t.cpu("elementwise_nograd")
         t.launch(Kernel("cat", (out.elements,), bytes=2 * out.size))
         out = t.empty(out.shape, out.itemsize)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prestep.workloads.megatron import tokenizers
+from prestep.workloads.arguments import tokenizers
 from prestep.workloads.recipes import _models
 from prestep.workloads.recipes import _pipeline as _pipeline_cuts
 from prestep.workloads.recipes._core import OFF

@@ -74,7 +74,7 @@ def engine(draft: Draft, given: Mapping[str, list[str]], where: str) -> None:
         what = "layers with different numbers of experts"
         draft.lose(where, "num-experts", " ".join(experts), what)
     if given.get("ds-sequence-parallel-size"):
-        draft.set("megatron.cp_comm_type", "a2a", "ds-sequence-parallel-size")
+        draft.set("parallel.ring_degree", 1, "ds-sequence-parallel-size")
 
 
 def configured(

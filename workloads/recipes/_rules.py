@@ -4,7 +4,8 @@ Entries are asked in the order of the file, those whose `names` (patterns) fit a
 of a published row all do, and later ones replace keys of earlier ones.
 
     key       a key of the scenario, by its section, that takes the value; `kind`: truth (default), whole, number, text,
-              stages (Megatron's cut of a pipeline: a text, or a list of lists of parts), format (a number format)
+              stages (Megatron's cut of a pipeline: a text, or a list of lists of parts), format (a number format),
+              last (of a list of whole numbers)
     values    tables of a scenario by value
     harmless  values that change nothing
     lost      what is not simulated of any other value
@@ -34,7 +35,7 @@ from prestep.workloads.megatron.pipeline_layout import spelled
 
 WORDS = Path(__file__).with_name("_words.toml")
 TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
-KINDS = ("truth", "whole", "number", "text", "stages", "format")
+KINDS = ("truth", "whole", "number", "text", "stages", "format", "last")
 #: Number formats by PyTorch's names; Transformer Engine keeps numbers of 8 bits as bytes.
 FORMATS = {
     "float32": "fp32",
@@ -47,6 +48,7 @@ EXPECTED = {
     "whole": "a whole number",
     "number": "a number",
     "text": "a text",
+    "last": "a list of whole numbers",
     "format": f"a number format, such as {', '.join(FORMATS.values())}",
     "stages": "a layout as a text, or a list of stages, each a list of embedding, decoder, mtp and loss",
 }
@@ -196,6 +198,9 @@ def typed(
             raise InputError(mistake) from None
     if kind == "truth" and text.lower() in TRUTHS:
         return TRUTHS[text.lower()]
+    if kind == "last":
+        parts = re.findall(r"[^\s,\[\]]+", text)
+        name, kind, text = name, "whole", parts[-1] if parts else ""
     if kind in ("whole", "number") and not isinstance(value, bool):
         try:
             number = float(text)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from prestep.workloads.megatron.argument_files import read_shell
+from prestep.workloads.arguments.files import read_shell
 from prestep.workloads.recipes import hugging_face, megatron, mlperf
 from prestep.workloads.recipes._documents import Document, Entry
 from prestep.workloads.recipes._reading import Draft, Recipe

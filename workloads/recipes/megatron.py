@@ -6,7 +6,8 @@ import re
 from pathlib import Path
 from typing import Any
 
-from prestep.workloads.megatron.argument_names import (
+from prestep.workloads.arguments.megatron import NEEDED, TOKENIZER, given_in, translated
+from prestep.workloads.arguments.names import (
     LATENT,
     NUMBERS,
     OTHERS,
@@ -16,7 +17,6 @@ from prestep.workloads.megatron.argument_names import (
     TEXTS,
     WORDS,
 )
-from prestep.workloads.megatron.arguments import NEEDED, TOKENIZER, given_in, translated
 from prestep.workloads.recipes import (
     _companions,
     _megatron_deepspeed,

@@ -61,6 +61,8 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _layout(draft, script)
     _batch(draft, script)
     draft.read(script, rules(RULES))
+    if written(script.get("CP_COMM_TYPE")) == "p2p":
+        draft.drop("parallel.ring_degree")
     _pipeline.of_layout(draft)
     _recomputed(draft, script)
     _graphs(draft, script)

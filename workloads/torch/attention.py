@@ -11,7 +11,7 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
-    from prestep.workloads.parallel import context
+    from prestep.workloads.exchanges import torch_context
     from prestep.workloads.torch import written_out
 
 # Kernels of a rotary embedding on the halves of each head, with their layouts; a concatenation follows.
@@ -118,10 +118,18 @@ def in_window(samples: int, tokens: int, window: int) -> tuple[int, int]:
 
 
 def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int = 0) -> Tensor:
-    """Causal scaled-dot-product attention, by cuDNN if nothing is said: saves q, k, v, output and a float per row.
+    """Causal attention over this rank's heads; ranks that exchange heads for tokens have all tokens meanwhile.
 
     `window`: tokens that a query looks back, 0: all.
     """
+    if t.heads is None:
+        return _attention(t, q, k, v, window)
+    q, k, v = (torch_context.to_heads(t, x, t.heads) for x in (q, k, v))
+    return torch_context.to_tokens(t, _attention(t, q, k, v, window), t.heads)
+
+
+def _attention(t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+    """Scaled-dot-product attention, by cuDNN if nothing is said: saves q, k, v, output and a float per row."""
     if heads_last(t):
         return triton_attention(t, q, k, v)
     if t.plain:
@@ -139,7 +147,7 @@ def _local_or_ring(
     k: Tensor,
     v: Tensor,
     kernels: Sequence[Kernel],
-    gradients: context.Gradients,
+    gradients: torch_context.Gradients,
 ) -> Tensor:
     """Attention to this rank's keys or, with context parallelism, to those of all ranks block by block."""
     t.cpu("attention")
@@ -148,7 +156,7 @@ def _local_or_ring(
         for kernel in kernels:
             t.launch(kernel)
         return _attended(t, q, k, v, gradients)
-    ring, shapes = t.ring, context.Shapes.of(q, k, v)
+    ring, shapes = t.ring, torch_context.Shapes.of(q, k, v)
     ring.forward(t, shapes, kernels)
 
     def around(t: Tape, *tensors: Tensor) -> list[Tensor]:
@@ -289,7 +297,7 @@ def _attended(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    gradients: context.Gradients,
+    gradients: torch_context.Gradients,
 ) -> Tensor:
     """The output of an attention that was launched; `gradients` launches its backward."""
     b, h, s, _ = q.shape

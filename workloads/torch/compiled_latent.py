@@ -7,7 +7,7 @@ those that it reads and writes.
 from __future__ import annotations
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.parallel.tensor import STREAM
+from prestep.workloads.exchanges.tensor import STREAM
 from prestep.workloads.torch.attention import Widths
 from prestep.workloads.torch.block_units import NORM
 from prestep.workloads.torch.compiled_units import Grads, Late, Units

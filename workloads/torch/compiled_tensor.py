@@ -8,8 +8,9 @@ before they are summed over ranks, once. All-reduces are in place; parts of seve
 
 from __future__ import annotations
 
+from prestep.workloads.exchanges.tensor import STREAM
 from prestep.workloads.parallel.group import Group
-from prestep.workloads.parallel.tensor import STREAM, TensorParallel
+from prestep.workloads.parallel.tensor import TensorParallel
 from prestep.workloads.torch.block import Block
 from prestep.workloads.torch.compiled_adapters import Adapted
 from prestep.workloads.torch.tape import Tape, Tensor

@@ -5,13 +5,17 @@ Parts of a sequence are neighbours, as in torchtitan's mesh.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
+from prestep.sim.extras import lazily
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import axis_order
 from prestep.workloads.lowered import Layout, strides_of
 from prestep.workloads.parallel.group import Group
+
+with lazily():
+    from prestep.workloads.exchanges import context
 
 AXES = ("tp", "cp", "pp", "dp")
 
@@ -149,11 +153,17 @@ class SimulatedRank:
         copies = {self._shards_of(replica) for replica in self.alike}
         return Group("tp", mine, sorted(copies), 1)
 
-    def context_parallel(self) -> Group:
-        """The ranks that have the other parts of its samples: neighbours among the replicas."""
-        size = self.layout.cp
-        parts = [range(d, d + size) for d in self._every(size)]
-        return self._part("cp", parts, self.where[0] // size * size)
+    def context_parallel(self, role: str, ring_degree: int) -> Group:
+        """The ranks that have the other parts of its samples, neighbours among the replicas: those of a role."""
+        size, own = self.layout.cp, self.where[0]
+        parts = [
+            part
+            for first in self._every(size)
+            for part in context.groups(role, range(first, first + size), ring_degree)
+        ]
+        mine = next(part for part in parts if own in part)
+        group = self._part("cp", parts, mine[0])
+        return replace(group, role="" if role == "cp" else role)
 
     def expert_parallel(self, size: int, whole: bool = False) -> Group:
         """The ranks that hold the other experts: `size` neighbours on the data-parallel axis.

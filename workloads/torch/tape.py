@@ -22,8 +22,9 @@ from prestep.workloads.torch.recorder import Recorder, Shared
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from prestep.workloads.exchanges.torch_context import Ring
     from prestep.workloads.job.pytorch import PyTorch
-    from prestep.workloads.parallel.context import Ring
+    from prestep.workloads.parallel.group import Group
     from prestep.workloads.parallel.zero3_course import ModuleHooks
     from prestep.workloads.torch.adapter import LowRank
     from prestep.workloads.torch.low_rank import FourBits
@@ -150,8 +151,10 @@ class Tape(Recorder):
         The last block that does; None: all do.
     choices : PyTorch, optional
         The trainer's; None: the defaults.
+    heads : Group, optional
+        Ranks that exchange heads for tokens around attention.
     ring : Ring, optional
-        Ranks that have the other parts of the sequence.
+        Ranks whose keys and values go around in attention.
     deferred : list, optional
         Weight gradients that are put off (zero-bubble schedules); None: none are.
     hooks : ModuleHooks, optional
@@ -174,6 +177,7 @@ class Tape(Recorder):
         self.packed: int | None = None
         self.last_quantized: int | None = None
         self.choices: PyTorch | None = None
+        self.heads: Group | None = None
         self.ring: Ring | None = None
         self.deferred: list[Callable[[], None]] | None = None
         self.hooks: ModuleHooks | None = None

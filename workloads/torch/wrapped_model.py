@@ -25,8 +25,8 @@ from prestep.workloads.torch.transformer import Transformer
 
 with lazily():
     # Of these a model has one kind of network, a job one kind of parallelism.
+    from prestep.workloads.exchanges import context, torch_context
     from prestep.workloads.parallel import (
-        context,
         fsdp,
         loss_parallel,
         offload,
@@ -82,7 +82,7 @@ class WrappedModel:
         self.choices, self.mode = job.pytorch, job.parallel.data_parallel
         self.run_block = BlockRunner(job, tape, run_block)
         if job.parallel.cp > 1:
-            tape.ring = self._ring(run_block is not as_written)
+            self._share_sequences(run_block is not as_written)
         self.sharded: list[fsdp.FullyShard] = []
         self.whole_module: sharded_module.ShardedModule | None = None
         self.redundancy: zero_redundancy.ZeroRedundancy | None = None
@@ -99,10 +99,14 @@ class WrappedModel:
         casts = job.pytorch.master_weights and not self._shards_parameters
         self.autocast = amp.Autocast(tape) if casts else None
 
-    def _ring(self, fused: bool) -> context.Ring:
-        """The ranks with the other parts of a sequence, whose keys come around."""
-        around, way = self.rank.context_parallel(), self.job.pytorch.rotate_method
-        return context.Ring(around, way, fused)
+    def _share_sequences(self, fused: bool) -> None:
+        """Tells attention of the ranks with other parts of a sequence; `fused`: its blocks are compiled."""
+        way, degree = self.job.pytorch.rotate_method, self.job.parallel.rings
+        group_of = partial(self.rank.context_parallel, ring_degree=degree)
+        shares = context.Context.of(group_of, degree)
+        self.tape.heads = shares.heads
+        if shares.ring is not None:
+            self.tape.ring = torch_context.Ring(shares.ring, way, fused)
 
     @cached_property
     def dp_group(self) -> Group:

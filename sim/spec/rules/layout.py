@@ -366,6 +366,7 @@ _RULES: list[Rule] = [
         "training parallel training.seq_len parallel.cp parallel.tp parallel.sequence_parallel",
         _sequence,
     ),
+    ("parallel parallel.cp parallel.ring_degree", layout_model.rings),
     ("parallel parallel.order", _order),
     (
         "nccl nccl.min_channels nccl.max_channels nccl.min_p2p_nchannels nccl.max_p2p_nchannels",

@@ -87,6 +87,25 @@ def _tensor(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
             yield Mistake(s.where, f"model.{key}", str(count), expected)
 
 
+def rings(s: Scenario) -> Iterator[Mistake]:
+    """Whole groups of neighbours, of those that share a sequence, exchange heads."""
+    cp, ring = s.parallel.cp, s.parallel.ring_degree
+    if ring is not None and cp > 1 and cp % ring:
+        expected = f"a divisor of cp = {cp}"
+        yield Mistake(s.where, "parallel.ring_degree", str(ring), expected)
+
+
+def _exchanged_heads(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
+    """Neighbours that exchange heads have whole ones of queries each; those of keys they may share."""
+    p = s.parallel
+    ranks = p.cp // p.rings
+    if model.kind == "transformer" and ranks > 1 and model.heads % (p.tp * ranks):
+        hint = f"each of {ranks} ranks that exchange heads attends with whole ones"
+        found = str(model.heads)
+        expected = f"a multiple of tp * cp / ring_degree = {p.tp * ranks}"
+        yield Mistake(s.where, "model.heads", found, expected, hint)
+
+
 def _experts_widths(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
     """Tensor parallelism cuts every expert, unless each rank of it has whole ones; shared experts it always cuts."""
     tp, width = s.parallel.tp, model.moe_ffn
@@ -142,6 +161,7 @@ RULES: list[Rule] = [
         _layers,
     ),
     ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
+    ("parallel.tp parallel.cp parallel.ring_degree model.heads", _exchanged_heads),
     (
         "parallel.tp parallel.etp model.experts model.shared_experts model.moe_ffn",
         _experts_widths,

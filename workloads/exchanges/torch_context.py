@@ -1,4 +1,4 @@
-"""Context parallelism as PyTorch does it: attention block by block, keys and values from the other ranks.
+"""A ring of keys and values as PyTorch runs it, and heads that are exchanged by its collectives.
 
 Rules from torch/distributed/tensor/experimental/_attention.py (``context_parallel``, which torchtitan uses), of PyTorch
 2.7 and later. Every rank has one part of the sequence from each end, so that all have the same work in every step. Keys
@@ -6,19 +6,29 @@ and values arrive by one all-gather or step by step; both ways each step joins t
 merged in fp32. Backward, gradients of keys and values travel on in fp32 with every step and once more to get home.
 Steps are those of the last rank of the ring: its queries meet half of the others' keys; ranks before it do half of
 their queries with all keys in some steps, which is the same work.
+
+Heads are exchanged as DeepSpeed's DistributedAttention and diffusers' unified attention do it: each tensor is copied
+into the order in which it is sent, goes by a functional all-to-all, and is copied into the order that is read next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.exchanges.context import (
+    STREAM,
+    all_to_all,
+    around,
+    moved,
+    shared,
+)
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.tape import Tape, Tensor
 
-STREAM = "nccl cp"
 WIDE = 4  # bytes of a number in fp32
 #: Bytes a row of the kernels that merge the logarithms of the softmax's sums.
 MERGED_SUMS = (12.0, 8.0, 12.0, 8.0, 12.0)
@@ -67,7 +77,7 @@ class Shapes:
 
 @dataclass(frozen=True)
 class Ring:
-    """The ranks that share a sequence.
+    """Ranks whose keys and values go around.
 
     Attributes
     ----------
@@ -81,11 +91,6 @@ class Ring:
     group: Group
     rotation: Rotation = "allgather"
     fused: bool = False
-
-    @property
-    def steps(self) -> range:
-        """Blocks of keys, the rank's own first."""
-        return range(self.group.size)
 
     @property
     def last(self) -> int:
@@ -105,12 +110,14 @@ class Ring:
         self._ordered(t, s)
         buffer = self._buffer(t, s)
         merged = t.empty((s.outputs,), WIDE)
-        for step in self.steps:
-            self._rotate(t, s, step)
+
+        def attend(step: int) -> None:
             for kernel in kernels:
                 t.launch(kernel)
             for size in self._merges(s, step):
                 self._launch(t, s.outputs, size)
+
+        around(t, self.group, partial(self._send_keys, t, s), attend)
         del buffer, merged
         t.drop = drop
 
@@ -145,23 +152,27 @@ class Ring:
         """Gradients of queries, keys and values; `gradients` launches the backward pass of one block."""
         self._ordered(t, s)
         buffer, sums = self._buffer(t, s), self._sums(t, s)
-        arriving: Tensor | None = None
-        for step in self.steps:
-            self._rotate(t, s, step)
+        arriving: list[Tensor] = []
+
+        def attend(step: int) -> None:
             block = gradients(t, *tensors)
             if step:
                 t.wait(t.record(STREAM))
             for size in self._sums_of_keys(s, step):
                 self._launch(t, s.both, size)
-            arriving = t.empty((s.both,), WIDE)
-            self._send(t, arriving.size)
+            # The next sum is there before the last one is freed.
+            arriving[:] = [t.empty((s.both,), WIDE)]
+            self._send(t, arriving[0].size)
             for size in self._sums_of_queries(s, step):
                 self._launch(t, s.queries, size)
             del block
+
+        around(t, self.group, partial(self._send_keys, t, s), attend)
         t.wait(t.record(STREAM))
         if s.itemsize != WIDE:
             self._launch(t, s.both, s.both * float(s.itemsize + WIDE))
-        del buffer, sums, arriving
+        del buffer, sums
+        arriving.clear()
         return [t.empty(x.shape, x.itemsize) for x in tensors]
 
     def _sums(self, t: Tape, s: Shapes) -> list[Tensor]:
@@ -204,18 +215,17 @@ class Ring:
         parts = self.group.size if self.rotation == "allgather" else 2
         return t.empty((parts * s.both,), s.itemsize)
 
-    def _rotate(self, t: Tape, s: Shapes, step: int) -> None:
-        """Waits for a step's keys and values, and sends those of the next; an all-gather brings all at once."""
-        if step and (step == 1 or self.rotation == "alltoall"):
-            t.wait(t.record(STREAM))
-        if step == self.last:
-            return
+    def _send_keys(self, t: Tape, s: Shapes, step: int) -> bool:
+        """Sends keys and values of the next step, of which an all-gather brings those of all steps at once."""
         self._launch(t, s.both, 2 * s.travelling, "cat")
         if self.rotation == "alltoall":
             self._send(t, s.travelling)
-        elif not step:
-            whole = self.group.size * s.travelling
-            self.group.collective(t, "all_gather", whole, STREAM, self._host)
+            return True
+        if step:
+            return False
+        whole = self.group.size * s.travelling
+        self.group.collective(t, "all_gather", whole, STREAM, self._host)
+        return True
 
     def _send(self, t: Tape, size: float) -> None:
         """So many bytes to the next rank (``permute_tensor``: an all-to-all with one part that is not empty)."""
@@ -231,3 +241,47 @@ class Ring:
         if not self.fused:
             t.cpu("elementwise_nograd")
         t.launch(Kernel(kind, (n,), layout=layout, bytes=size))
+
+
+def to_heads(t: Tape, x: Tensor, group: Group) -> Tensor:
+    """Part of the tokens of all heads as all tokens of part of the heads: (batch, heads, tokens, width) both times."""
+    (batch, heads, tokens, width), ranks = x.shape, group.size
+    sent = shared(heads, ranks)
+    shape = (batch, sent // ranks, tokens * ranks, width)
+    size = float(batch * sent * tokens * width * x.itemsize)
+    return moved(t, x, shape, *_ways(t, x, batch, size, group))
+
+
+def to_tokens(t: Tape, y: Tensor, group: Group) -> Tensor:
+    """The way back of attention's output."""
+    batch, heads, tokens, width = y.shape
+    shape = (batch, heads * group.size, tokens // group.size, width)
+    to_heads, to_tokens = _ways(t, y, batch, y.size, group)
+    return moved(t, y, shape, to_tokens, to_heads)
+
+
+def _ways(
+    t: Tape, x: Tensor, batch: int, size: float, group: Group
+) -> tuple[Callable[[], Tensor | None], Callable[[], Tensor | None]]:
+    """Exchanges of a tensor of so many bytes, to heads and to tokens.
+
+    Tokens of one sample arrive in order; heads do not, nor do those of several.
+    """
+    count, itemsize = round(size / x.itemsize), x.itemsize
+    copy = Kernel("copy", (count,), layout="strided", bytes=2 * size)
+
+    def order() -> None:
+        t.cpu("elementwise_nograd")
+        t.launch(copy)
+
+    def exchange(ordered: bool) -> Tensor | None:
+        order()
+        sent, arrived = (t.empty((count,), itemsize) for _ in range(2))
+        all_to_all(t, group, (size,), "functional_collective")
+        del sent
+        if not ordered:
+            return None  # what arrived is the result
+        order()
+        return arrived
+
+    return partial(exchange, batch > 1), partial(exchange, True)

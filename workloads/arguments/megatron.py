@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim.errors import InputError, Mistake, did_you_mean
-from prestep.workloads.megatron import tokenizers
-from prestep.workloads.megatron.argument_files import read_shell, read_yaml
-from prestep.workloads.megatron.argument_names import (
+from prestep.workloads.arguments import tokenizers
+from prestep.workloads.arguments.files import listed, read_shell, read_yaml, repeated
+from prestep.workloads.arguments.names import (
     COMPRESSED,
     LATENT,
+    LATENT_DEFAULTS,
+    MODEL_DEFAULTS,
     NUMBERS,
     OTHERS,
     PASSED,
     REALS,
+    SWITCH_DEFAULTS,
     SWITCHES,
     TEXTS,
     WORDS,
@@ -31,37 +34,14 @@ from prestep.workloads.megatron.argument_names import (
 
 Sections = dict[str, dict[str, Any]]
 Given = Mapping[str, list[str]]
-# What Megatron takes for granted of a model: keys of [model] where no argument says another value.
-MODEL_DEFAULTS = {
-    "norm": "layer",
-    "tied_embeddings": True,
-    "bias": True,
-    "positions": "learned",
-}
-LATENT_DEFAULTS = {
-    "kv_lora_rank": 32,
-    "head_dim": 128,
-    "rope_head_dim": 64,
-    "v_head_dim": 128,
-}
 NEEDED = ("num-layers", "hidden-size", "num-attention-heads")
 POSITIONS, CHOSEN = 2048, 2  # learned positions, and experts of a token
 STREAMS = 4  # residual streams of hyper-connections
-MOST_LAYERS = 10_000  # of any model (a guess)
 GATED_BLOCK = 64  # the width of a gated feed-forward layer is a multiple of it
 #: Entries of GPT-2's vocabulary as Megatron pads it, for files that say nothing of one.
 UNSAID = 50304
 #: Arguments that say the tokenizer: its kind, then its name.
 TOKENIZER = ("tokenizer-type", "tokenizer-model", "tokenizer-name-or-path")
-# And of its switches: keys of [megatron].
-SWITCH_DEFAULTS = {
-    "attention_dropout": 0.1,
-    "hidden_dropout": 0.1,
-    "cross_entropy_fusion": False,
-    "moe_grouped_gemm": False,
-    "moe_permute_fusion": False,
-    "moe_token_dispatcher": "allgather",
-}
 
 
 @dataclass(frozen=True)
@@ -312,26 +292,6 @@ def _compressed(given: Given, model: dict[str, Any], where: str) -> None:
         raise InputError.of(where, f"--{loss}", found, expected)
 
 
-def repeated(text: str) -> list[int]:
-    """Whole numbers in lists that are repeated and joined: ([0,4]+[128,4]*20)."""
-    found: list[int] = []
-    for inner, times in re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d{1,9}))?", text):
-        numbers = [int(n[:9]) for n in re.findall(r"\d+", inner)]
-        # More layers than any model has are no list of layers.
-        found += numbers * min(MOST_LAYERS, int(times or 1))
-    return found
-
-
-def _listed(text: str) -> list[int]:
-    """Numbers of layers, as lists that are repeated and joined: ([0]*3+[1]*58)."""
-    found: list[int] = []
-    for inner, times in re.findall(r"\[([01,\s]*)\](?:\s*\*\s*(\d{1,9}))?", text):
-        layers = [int(n) for n in re.findall(r"\b[01]\b", inner)]
-        # More layers than any model has are no list of layers.
-        found += layers * min(MOST_LAYERS, int(times or 1))
-    return found
-
-
 def _windows(given: Given, model: dict[str, Any], where: str) -> None:
     """How far attention looks back, in which layers, and sinks (gpt-oss)."""
     if "activation-func-clamp-value" in given and "experts" in model:
@@ -361,7 +321,7 @@ def _whole_every(given: Given, count: int, where: str) -> int:
     text = " ".join(words).strip("\"'")
     if re.fullmatch(r"\d{1,9}", text):
         return int(text)
-    layers = _listed(text) or [int(n) for n in words if n in ("0", "1")]
+    layers = listed(text) or [int(n) for n in words if n in ("0", "1")]
     every = layers.index(0) + 1 if 0 in layers else len(layers) + 1
     regular = [int((at + 1) % every > 0) for at in range(len(layers))]
     if len(layers) != count or layers != regular:
@@ -399,7 +359,7 @@ def _pattern(values: list[str], layers: int, where: str) -> dict[str, int]:
             expected,
             "write [model] moe_every in the scenario",
         )
-    found = _listed(text)
+    found = listed(text)
     dense = found.index(1) if 1 in found else len(found)
     if len(found) != layers or 0 in found[dense:]:
         expected = f"{layers} zeros and ones, dense layers first"

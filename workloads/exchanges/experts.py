@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from prestep.sim.graph.opgraph import Tokens
-from prestep.workloads.megatron import tensor_parallel
+from prestep.workloads.exchanges import tensor
 from prestep.workloads.megatron.elementwise import unsaved
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -80,7 +80,7 @@ class TokenExchange:
         meanwhile: Callable[[], None] | None = None,
     ) -> Tensor:
         """What arrives here."""
-        stream = STREAM if self.group.axis == "ep" else tensor_parallel.STREAM
+        stream = STREAM if self.group.axis == "ep" else tensor.STREAM
         y = t.empty(shape, itemsize)
         self.group.collective(
             t,

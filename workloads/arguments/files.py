@@ -15,6 +15,7 @@ from prestep.workloads.substitution import (
     substituted,
 )
 
+MOST_LAYERS = 10_000  # of any model (a guess)
 ENTRY = r"\s*(?:-\s+)?['\"]?(?P<dashes>-{0,2})(?P<name>[A-Za-z][\w-]*)['\"]?\s*:\s*(?P<value>.*)$"
 SEPARATORS = ("&&", "|", ";", "\\")
 BRACKETS = ("(", ")")
@@ -183,3 +184,19 @@ def _put_in(text: str, variables: Mapping[str, str], most: int = LONGEST) -> str
         return variables.get(name, found[2][2:] if found[2] else found[0])
 
     return substituted(VARIABLE, value, text, most)
+
+
+def repeated(text: str) -> list[int]:
+    """Whole numbers in lists that are repeated and joined: ([0,4]+[128,4]*20)."""
+    found: list[int] = []
+    for inner, times in re.findall(r"\[([\d,\s]*)\](?:\s*\*\s*(\d{1,9}))?", text):
+        numbers = [int(n[:9]) for n in re.findall(r"\d+", inner)]
+        # More layers than any model has are no list of layers.
+        found += numbers * min(MOST_LAYERS, int(times or 1))
+    return found
+
+
+def listed(text: str) -> list[int]:
+    """The same of layers that have something or not: ([0]*3+[1]*58)."""
+    layers = repeated(text)
+    return layers if set(layers) <= {0, 1} else []

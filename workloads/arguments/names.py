@@ -1,0 +1,31 @@
+"""Names of Megatron-LM's arguments and the scenario keys that they are, from `names.toml`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from prestep.sim import files
+
+_TABLES = files.toml(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+NUMBERS: dict[str, str] = _TABLES["numbers"]
+REALS: dict[str, str] = _TABLES["reals"]
+TEXTS: dict[str, str] = _TABLES["texts"]
+LATENT: dict[str, str] = _TABLES["latent"]
+COMPRESSED: dict[str, str] = _TABLES["compressed"]
+SWITCHES: dict[str, tuple[str, Any]] = {
+    name: tuple(entry) for name, entry in _TABLES["switches"].items()
+}
+WORDS: dict[str, tuple[str, dict[str, Any]]] = {
+    name: tuple(entry) for name, entry in _TABLES["words"].items()
+}
+#: What Megatron takes for granted: keys of [model], of latent attention, of [megatron].
+MODEL_DEFAULTS, LATENT_DEFAULTS, SWITCH_DEFAULTS = (
+    dict[str, Any](_TABLES["defaults"][name])
+    for name in ("model", "latent", "megatron")
+)
+#: Read beside each other.
+OTHERS: tuple[str, ...] = tuple(_TABLES["others"])
+#: No time of a step depends on these.
+PASSED = re.compile(f"({'|'.join(_TABLES['passed'])})")

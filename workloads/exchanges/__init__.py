@@ -1,0 +1,1 @@
+"""Exchanges of ranks inside a layer, for every framework."""
