@@ -67,6 +67,12 @@ OVER_ROWS = {
         "nll_loss_fwd",
     )
 }
+#: Parts of norms, backward, that no operation was measured of, by the layout that says which gradients are wanted.
+HALVES = {
+    ("_fused_rms_norm_backward", "untrained"): "rms_norm_bwd_input",
+    ("_fused_rms_norm_backward", "weights"): "rms_norm_bwd_weight",
+    ("native_layer_norm_backward", "weights"): "layer_norm_bwd_weight",
+}
 #: Elementwise operations over whole tensors that mean the same in both.
 ALIKE = (
     *("add", "mul", "silu", "silu_backward", "gelu", "relu", "threshold_backward"),
@@ -178,6 +184,11 @@ def in_models(
     name = kernel.kind.removeprefix(PREFIX)
     if name in PRODUCTS:
         return _product(PRODUCTS[name], kernel)
+    if (half := HALVES.get((name, kernel.layout))) is not None:
+        # As many bytes of wider numbers lie in longer rows.
+        rows, columns = kernel.shape
+        columns = int(columns * DTYPE_BYTES[kernel.dtype] / 2)
+        return InModels((Kernel(half, (rows, columns), "bf16"),))
     if kernel.dtype not in TABLED:
         return None
     if (library := name.removesuffix(BACKWARD)) in ATTENTION:

@@ -11,11 +11,10 @@ from prestep.workloads.models.model import ModelSpec, load_model
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.tensor import ExpertParallel
 from prestep.workloads.torch import aten
-from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.block import Block, BlockParallel
 from prestep.workloads.torch.compiled import compiled_block
 from prestep.workloads.torch.convnet import ResNet
-from prestep.workloads.torch.mlp import MultilayerPerceptron
+from prestep.workloads.torch.mlp import MultilayerPerceptron, mse_loss
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -26,11 +25,11 @@ MIB = 2.0**20
 ROPE, ROPE_BACK = "mul mul sub mul mul add cat", "mul mul neg mul add mul add cat"
 BOTH = "mm mm"
 ATTENTION = (
-    f"rms_norm_fwd mm mm mm {ROPE} {ROPE} attention_fwd copy mm add rms_norm_fwd"
+    f"_fused_rms_norm mm mm mm {ROPE} {ROPE} attention_fwd copy mm add _fused_rms_norm"
 )
 ATTENTION_BACK = (
-    f"rms_norm_bwd add {BOTH} attention_bwd {ROPE_BACK} {ROPE_BACK} {BOTH} copy {BOTH} add copy {BOTH} add "
-    "rms_norm_bwd add"
+    f"_fused_rms_norm_backward add {BOTH} attention_bwd {ROPE_BACK} {ROPE_BACK} {BOTH} copy {BOTH} add copy {BOTH} add "
+    "_fused_rms_norm_backward add"
 )
 EXPERT, EXPERT_BACK = (
     "mm silu mm mul mm",
@@ -138,7 +137,7 @@ def resnet(depth: int, batch: int) -> Step:
 def perceptron(size: int, batch: int) -> Step:
     def build(t: Tape) -> tuple[Module, Callable[[], Tensor]]:
         net = MultilayerPerceptron(t, load_model(Model(name=f"mlp-{size}")))
-        return net, lambda: F.mse_loss(t, net.forward(t, batch))
+        return net, lambda: mse_loss(t, net.forward(t, batch))
 
     return record(build)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,13 +21,13 @@ from prestep.workloads.torch.recorder import Recorder
 
 pytestmark = pytest.mark.slow
 
-#: Families that hand-written models name by their kernels still; the optimizer counts its steps, and fills the loss's gradient.
+#: Families that hand-written models name by their kernels still; the optimizer counts its steps.
 BY_KERNELS = (
     "_scaled_dot_product_cudnn_attention",
     "_scaled_dot_product_cudnn_attention_backward",
-    "ones_like",
     "_foreach_add_",
     "_fused_adamw_",
+    "clone",
 )
 #: A decoder with grouped keys and a gated network, its layers written as the formulas say: root mean squares in fp32,
 #: halves of heads turned by 90 degrees, the loss in fp32.
@@ -90,29 +91,82 @@ for _ in range(4):
     optimizer.step()
     optimizer.zero_grad()
 """
-SCENARIO = {
-    "cluster": {"name": "h200-host-4", "gpus": 1},
-    "model": {
-        "kind": "transformer",
-        "hidden": 256,
-        "layers": 2,
-        "heads": 4,
-        "kv_heads": 2,
-        "ffn": 512,
-        "vocab": 512,
-        "gated": True,
-        "tied_embeddings": False,
-    },
-    "training": {"seq_len": 64, "micro_batch": 2, "global_batch": 2},
-    "parallel": {"dp": 1},
-    "pytorch": {"modules": "transformers"},
+#: A GPT as PyTorch's own modules make it: learned positions, layer norms, biases, GELU.
+GPT = """
+import torch
+from torch import nn
+F = nn.functional
+BATCH, LENGTH, HIDDEN, HEADS, INNER, WORDS = 2, 64, 256, 4, 1024, 512
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before, self.between = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
+        self.q, self.k, self.v, self.o = (nn.Linear(HIDDEN, HIDDEN) for _ in range(4))
+        self.up, self.down = nn.Linear(HIDDEN, INNER), nn.Linear(INNER, HIDDEN)
+    def forward(self, x):
+        h = self.before(x)
+        q, k, v = (p(h).view(BATCH, LENGTH, HEADS, -1).transpose(1, 2) for p in (self.q, self.k, self.v))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.o(a.transpose(1, 2).reshape(BATCH, LENGTH, HIDDEN))
+        return x + self.down(F.gelu(self.up(self.between(x))))
+
+class Decoder(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(WORDS, HIDDEN), nn.Embedding(LENGTH, HIDDEN)
+        self.layers, self.last = nn.ModuleList(Layer() for _ in range(2)), nn.LayerNorm(HIDDEN)
+        self.head = nn.Linear(HIDDEN, WORDS, bias=False)
+        self.register_buffer("order", torch.arange(LENGTH)[None])
+    def forward(self, words):
+        x = self.words(words) + self.places(self.order)
+        for layer in self.layers:
+            x = layer(x)
+        return F.cross_entropy(self.head(self.last(x)).view(-1, WORDS), words.view(-1))
+
+model = Decoder().cuda().to(torch.bfloat16)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+words = torch.zeros(BATCH, LENGTH, dtype=torch.int64, device="cuda")
+for _ in range(4):
+    model(words).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+DECODER = {
+    "kind": "transformer",
+    "hidden": 256,
+    "layers": 2,
+    "heads": 4,
+    "vocab": 512,
+    "tied_embeddings": False,
+}
+CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+    "a decoder of transformers": (
+        PROGRAM,
+        {**DECODER, "kv_heads": 2, "ffn": 512, "gated": True},
+        {"modules": "transformers"},
+    ),
+    "a GPT of PyTorch's modules": (
+        GPT,
+        {
+            **DECODER,
+            "ffn": 1024,
+            "gated": False,
+            "activation": "gelu",
+            "norm": "layer",
+            "bias": True,
+            "positions": "learned",
+            "max_positions": 64,
+        },
+        {},
+    ),
 }
 
 
-def recorded(folder: Path) -> list[Operation]:
+def recorded(program: str, folder: Path) -> list[Operation]:
     """Operations of a step of the program that launch something."""
     script, out = folder / "decoder.py", folder / "decoder.capture"
-    script.write_text(PROGRAM)
+    script.write_text(program)
     captured((str(script),), out, quiet=True)
     step = recording.read(out)
     events = [event for event in step.ranks[0].events if event.kind == "operate"]
@@ -120,7 +174,9 @@ def recorded(folder: Path) -> list[Operation]:
     return [each for each in operations if kernels_of(each)]
 
 
-def written(patch: pytest.MonkeyPatch) -> list[Operation]:
+def written(
+    model: dict[str, Any], pytorch: dict[str, Any], patch: pytest.MonkeyPatch
+) -> list[Operation]:
     """Those of the model that a scenario describes."""
     operations: list[Operation] = []
     real = Recorder.operate
@@ -130,17 +186,26 @@ def written(patch: pytest.MonkeyPatch) -> list[Operation]:
         real(self, operation, *more)  # type: ignore[arg-type]
 
     patch.setattr(Recorder, "operate", operate)
-    scenario = parse_scenario(SCENARIO, "equal.toml")
+    tables = {
+        "cluster": {"name": "h200-host-4", "gpus": 1},
+        "model": model,
+        "training": {"seq_len": 64, "micro_batch": 2, "global_batch": 2},
+        "parallel": {"dp": 1},
+        "pytorch": pytorch,
+    }
+    scenario = parse_scenario(tables, "equal.toml")
     lower(scenario, load_model(scenario.model))
     return operations
 
 
-def test_a_decoder_of_transformers_asks_for_the_operations_of_its_program(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("case", CASES)
+def test_a_model_asks_for_the_operations_of_its_program(
+    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Operator, types, shapes, strides and order; forward and backward."""
-    program = [each for each in recorded(tmp_path) if base(each) not in BY_KERNELS]
-    model = written(monkeypatch)
+    script, spec, pytorch = CASES[case]
+    sides = recorded(script, tmp_path), written(spec, pytorch, monkeypatch)
+    program, model = ([x for x in s if base(x) not in BY_KERNELS] for s in sides)
     for place, (one, other) in enumerate(zip(model, program, strict=False)):
         assert one == other, place
     assert len(model) == len(program)

@@ -20,9 +20,8 @@ from prestep.workloads.parallel.ddp import DistributedDataParallel
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.tensor import ExpertParallel
 from prestep.workloads.torch import aten
-from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.convnet import ResNet
-from prestep.workloads.torch.mlp import MultilayerPerceptron
+from prestep.workloads.torch.mlp import MultilayerPerceptron, mse_loss
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
@@ -54,7 +53,7 @@ def net_of(t: Tape, m: ModelSpec, ep: int) -> tuple[list[Tensor], Tensor]:
     """What DDP averages, and the loss."""
     if m.kind == "mlp":
         mlp = MultilayerPerceptron(t, m)
-        return mlp.parameters, F.mse_loss(t, mlp.forward(t, 4))
+        return mlp.parameters, mse_loss(t, mlp.forward(t, 4))
     if m.kind == "resnet":
         convnet = ResNet(t, m)
         return convnet.parameters, aten.cross_entropy(t, convnet.forward(t, 1))

@@ -209,11 +209,9 @@ def test_perceptron_kernels() -> None:
     """Linear layers with biases: input gradient, weight gradient, bias sum; none for the first layer's input."""
     step = STEPS["mlp"]()
     names = [*map(short, step.tape.columns.names)]
-    assert names[: step.forward_end] == words(
-        "addmm relu addmm relu addmm mse_loss sum"
-    )
+    assert names[: step.forward_end] == words("addmm relu addmm relu addmm mse_loss")
     layer = "mm mm sum threshold_backward"
     assert names[step.forward_end :] == words(
-        f"fill mse_backward {layer} {layer} mm sum"
+        f"mse_loss_backward {layer} {layer} mm sum"
     )
     assert step.module.parameter_count * 2 == 4200450  # the DDP bucket of seed-ddp4

@@ -302,7 +302,7 @@ def test_sequence_parallelism_splits_the_norms(tp: int) -> None:
         {
             op.kernel.shape[0]
             for op in ops(low)
-            if op.kernel and op.name == "rms_norm_fwd" and op.layer >= 0
+            if op.kernel and op.name == "aten._fused_rms_norm.default" and op.layer >= 0
         }
         for low in (plain, split)
     ]

@@ -81,7 +81,7 @@ def test_every_backward_pass_fires_the_hook_once() -> None:
     adds = [
         k
         for k in made.tape.shared.kernels
-        if k.kind == "add" and k.shape == (VOCAB * HIDDEN,)
+        if k.kind == "aten add" and k.shape == (VOCAB * HIDDEN,)
     ]
     launched = sum(
         made.tape.columns.payload.count(made.tape.shared.kernels[k]) for k in adds

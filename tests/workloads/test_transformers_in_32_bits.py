@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from prestep.cli import main
 from prestep.sim.api import simulate
+from prestep.sim.costs.counterparts import in_models
 from prestep.sim.costs.kinds import STREAM_PASSES
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Comm
@@ -18,7 +19,7 @@ from prestep.sim.spec.sections import Scenario
 from prestep.workloads.lowered import Lowered
 from prestep.workloads.models.model import load_model
 from prestep.workloads.torch.lower import lower
-from prestep.workloads.torch.wide import HALVES, in_32_bits
+from prestep.workloads.torch.wide import in_32_bits
 from tests.workloads.small import EXPERTS, HIDDEN, LAYERS, SEQ, TRANSFORMER
 
 LAYOUTS: dict[str, dict[str, Any]] = {
@@ -99,7 +100,7 @@ def test_no_kernel_is_priced_as_16_bits(layout: str, norm: str) -> None:
     for kernel in recorded("tf32", layout, model={"norm": norm}).graph.kernels:
         assert isinstance(kernel, Kernel)
         if kernel.dtype == "bf16" and kernel.kind not in ALIKE:
-            assert kernel.kind in (*STREAM_PASSES, *HALVES), kernel
+            assert kernel.kind in STREAM_PASSES, kernel
             assert kernel.bytes > 0, kernel
 
 
@@ -147,9 +148,10 @@ def test_a_kernel_by_hand() -> None:
     """Elementwise operations move 4 bytes a number; as many bytes lie in rows twice as long."""
     add = in_32_bits(Kernel("mul", (10,), layout="strided_bwd"))
     assert add == Kernel("aten mul", (10,), "fp32", "strided", 120.0)
-    for kind in HALVES:
-        half = in_32_bits(Kernel(kind, (5, 6), bytes=240.0))
-        assert half == Kernel(kind, (5, 12), bytes=240.0)
+    half = in_models(
+        Kernel("aten _fused_rms_norm_backward", (5, 6), "fp32", "weights", 240.0)
+    )
+    assert half and half.main == Kernel("rms_norm_bwd_weight", (5, 12))
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,10 @@ from prestep.workloads.operators.tensors import (
     format_of,
     integers,
     launched,
+    memory_format,
     strides_of,
     tensor,
 )
-
-
-def memory_format(image: Operand) -> str:
-    """ "channels_last" where channels lie next to each other."""
-    return "channels_last" if strides_of(image)[1] == 1 and image.shape[1] > 1 else ""
 
 
 def _follows(operand: Operand, strides: tuple[int, ...]) -> bool:

@@ -6,15 +6,19 @@ from math import prod
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operation import Operation, words
-from prestep.workloads.operators.convolution import memory_format
 from prestep.workloads.operators.copies import packed
 from prestep.workloads.operators.tensors import (
     argument,
+    base,
     first,
     integers,
     launched,
+    memory_format,
     tensor,
 )
+
+#: Place of the mask that says which gradients are wanted: of the input, then of the weights.
+OUTPUT_MASK = {"native_layer_norm_backward": 7, "_fused_rms_norm_backward": 5}
 
 
 def _over_rows(operation: Operation, at: int, layout: str = "") -> tuple[Kernel, ...]:
@@ -41,11 +45,13 @@ def forward(operation: Operation) -> tuple[Kernel, ...]:
 def backward(operation: Operation) -> tuple[Kernel, ...]:
     """native_layer_norm_backward(gradient, input, normalized shape, ..., output mask).
 
-    Sums over all rows are the longer part: weights that are not trained, or that there are not, need none.
+    The input's gradient and the weights' are kernels of their own ("weights": the latter alone). Sums over all rows are
+    the longer part: weights that are not trained, or that there are not, need none ("untrained").
     """
-    mask = argument(operation, 7, "output_mask")
-    of_weights = mask[1:] if isinstance(mask, tuple) else (True,)
-    return _over_rows(operation, 2, "" if any(of_weights) else "untrained")
+    mask = argument(operation, OUTPUT_MASK[base(operation)], "output_mask")
+    of_input, *of_weights = mask if isinstance(mask, tuple) else (True, True)
+    trained = "" if of_input else "weights"
+    return _over_rows(operation, 2, trained if any(of_weights) else "untrained")
 
 
 def channels(operation: Operation) -> tuple[Kernel, ...]:

@@ -47,6 +47,11 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def memory_format(image: Operand) -> str:
+    """ "channels_last" where channels lie next to each other."""
+    return "channels_last" if strides_of(image)[1] == 1 and image.shape[1] > 1 else ""
+
+
 def stored(operand: Operand) -> int:
     """Bytes of the elements that differ in place: a broadcast dimension counts once."""
     pairs = zip(operand.shape, strides_of(operand), strict=True)

@@ -364,6 +364,13 @@ def _of_scores(t: Tape, logp: Tensor, saved: tuple[object, ...]) -> Tensor:
     return call(t, softmax_backward, name, (scores, logp, 1, last), y, "")
 
 
+def ones_like(t: Tape, loss: Tensor) -> Tensor:
+    """The gradient of a loss by itself, which backward begins with."""
+    y, name = Tensor(None, loss.shape, loss.itemsize), "ones_like.default"
+    order = {"memory_format": "torch.preserve_format"}
+    return call(t, COPIES["ones_like"], name, (loss,), y, "", **order)
+
+
 def embedding(t: Tape, ids: tuple[int, int], table: Tensor) -> Tensor:
     """``torch.nn.functional.embedding``: the gradient is zeroed, then the ids are sorted and its rows added up."""
     rows, itemsize = table.shape, table.itemsize

@@ -12,6 +12,7 @@ from functools import partial
 
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.operators import norms
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import aten_products as products
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -20,6 +21,10 @@ with lazily():
     from prestep.workloads.torch import reductions, written_out
 
 Step = Callable[[Tape, Tensor], Tensor]
+
+WIDE = 4  # bytes of an element in fp32
+#: Operators of norms, how many statistics of a row they keep in fp32 (and weights they have), and their epsilon.
+NORMS = {"rms": ("_fused_rms_norm", 1, None), "layer": ("native_layer_norm", 2, 1e-5)}
 
 
 def linear(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -169,18 +174,13 @@ def launch_elementwise(t: Tape, kind: str, elements: int, moved: float) -> None:
 
 def clamp(t: Tape, x: Tensor) -> Tensor:
     """Elementwise bounds: saves its input, which says where the gradient passes."""
-    return _elementwise(t, x, 3.0)
-
-
-def _elementwise(t: Tape, x: Tensor, passes: float) -> Tensor:
-    """An operator that reads and writes an element; backward it moves the tensor's bytes so often."""
     shape, itemsize = x.shape, x.itemsize
     t.cpu("elementwise")
     launch_elementwise(t, "fused", x.elements, 2 * x.size)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("elementwise_backward")
-        launch_elementwise(t, "fused", g.elements, passes * g.size)
+        launch_elementwise(t, "fused", g.elements, 3 * g.size)
         _ = x
         return [t.empty(shape, itemsize)]
 
@@ -204,77 +204,65 @@ def gated(t: Tape, kind: str, x: Tensor, factor: Tensor) -> Tensor:
 
 
 def norm(t: Tape, kind: str, x: Tensor, weights: list[Tensor]) -> Tensor:
-    """RMSNorm or LayerNorm over the last axis: saves its input and one statistic per row."""
+    """RMSNorm or LayerNorm over the last axis: saves its input and the statistics of each row."""
     if kind == "rms" and t.written_out:
         return written_out.rms_norm(t, x, weights[0])
-    rows, cols = x.elements // x.shape[-1], x.shape[-1]
+    name, count, least = NORMS[kind]
     t.cpu("norm")
     t.saves()
-    t.launch(Kernel(f"{kind}_norm_fwd", (rows, cols), bytes=2 * x.size))
-    layer = _Norm(t, kind, x, weights, t.empty((rows,), 4))
-    return t.apply(t.empty(x.shape, x.itemsize), [x, *weights], layer.backward)
+    y = t.empty(x.shape, x.itemsize)
+    statistics = [t.empty((*x.shape[:-1], 1), WIDE) for _ in range(count)]
+    padded = (*weights, *(None,) * (count - len(weights)))
+    arguments = x, x.shape[-1:], *padded, least
+    aten.call(t, norms.forward, f"{name}.default", arguments, y, "", *statistics)
+    layer = _Norm(t, name, x, padded, statistics, x.requires_grad)
+    return t.apply(y, [x, *weights], layer.backward)
 
 
 @dataclass(frozen=True)
 class _Norm:
-    """A norm that has run: what its backward needs."""
+    """A norm that has run: what its backward needs, and whether the input needs a gradient."""
 
     t: Tape
-    kind: str
+    name: str
     x: Tensor
-    weights: list[Tensor]
-    statistics: Tensor
-
-    def _launch(self, part: str, passes: int) -> None:
-        """A kernel over all rows that moves the input's bytes so often."""
-        rows, cols = self.statistics.elements, self.x.shape[-1]
-        self.t.launch(Kernel(part, (rows, cols), bytes=passes * self.x.size))
+    weights: tuple[Tensor | None, ...]
+    statistics: list[Tensor]
+    needs_x: bool
 
     def backward(self, g: Tensor) -> list[Tensor | None]:
-        """Gradients of the input and the weights."""
-        t, kind = self.t, self.kind
+        """Gradients of the input and the weights, which zero-bubble schedules put off."""
+        t = self.t
         t.cpu("norm_backward")
-        trains = self.weights[0].requires_grad
-        split = t.deferred is not None
-        alone = split or not trains  # the input's gradient
-        self._launch(f"{kind}_norm_bwd" + ("_input" if alone else ""), 3)
-        early = t.choices is not None and not t.choices.since(2, 7)
-        if kind == "layer" and early and trains:
-            # The weights' gradient by a kernel of few thread blocks: as long again (fitted, see docs/published.md).
-            self._launch("fused", 3)
-        gx = t.empty(self.x.shape, self.x.itemsize)
-        first, *others = self.weights
-        grad = later(t, first, partial(self._weight_grads, split, g))
-        if grad is None:
-            return [gx, None, *(None for _ in others)]
-        return [gx, grad, *(t.empty(w.shape, w.itemsize) for w in others)]
+        trained = [w is not None and w.requires_grad for w in self.weights]
+        if t.deferred is None or not any(trained):
+            return self._gradients(g, [self.needs_x, *trained])
+        t.deferred.append(partial(self._accumulate, g, trained))
+        return self._gradients(g, [self.needs_x, *(False for _ in trained)])
 
-    def _weight_grads(self, split: bool, g: Tensor) -> Tensor:
-        """The gradient of the first weight; `split`: by a kernel of its own, until which `g` stays alive."""
-        if split:
-            self._launch(f"{self.kind}_norm_bwd_weight", 2)
-        weight = self.weights[0]
-        return self.t.empty(weight.shape, weight.itemsize)
+    def _gradients(self, g: Tensor, mask: list[bool]) -> list[Tensor | None]:
+        """Those that the mask asks for, by one operation."""
+        t, x, weights = self.t, self.x, self.weights
+        if not any(mask):
+            return [None] * len(mask)
+        pairs = [pair for pair in zip((x, *weights), mask, strict=True) if pair[0]]
+        grads = [t.empty(w.shape, w.itemsize) if take else None for w, take in pairs]
+        arguments = (g, x, x.shape[-1:], *self.statistics, *weights, mask)
+        name, results = f"{self.name}_backward.default", filter(None, grads)
+        aten.call(t, norms.backward, name, arguments, next(results), "", *results)
+        if len(mask) > 2 and any(mask[1:]) and t.choices and not t.choices.since(2, 7):
+            # The weights' gradient by a kernel of few thread blocks: as long again (fitted, see docs/published.md).
+            launch_elementwise(t, "fused", x.elements, 3 * x.size)
+        return grads
+
+    def _accumulate(self, g: Tensor, trained: list[bool]) -> None:
+        """Makes the gradients of the weights; until now the output's stayed alive."""
+        _, *grads = self._gradients(g, [False, *trained])
+        for w, grad in zip(self.weights, grads, strict=False):
+            if w is not None and grad is not None:
+                self.t.accumulate(w, grad)
 
 
 def embedding(t: Tape, ids: tuple[int, int], w: Tensor) -> Tensor:
     """Row lookup, a module."""
     return t.call_by_name([w], lambda: aten.embedding(t, ids, w))
-
-
-def mse_loss(t: Tape, x: Tensor) -> Tensor:
-    """Mean squared error against a target of the same shape: saves its input."""
-    t.cpu("loss")
-    t.launch(Kernel("mse_loss", (x.elements,), bytes=3 * x.size))
-    squares = t.empty(x.shape, x.itemsize)
-    t.launch(Kernel("sum", (x.elements,), bytes=x.size))
-    del squares
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("loss_backward")
-        grad = t.empty(x.shape, x.itemsize)
-        launch_elementwise(t, "fill", x.elements, x.size)
-        launch_elementwise(t, "mse_backward", x.elements, 4 * x.size)
-        return [grad]
-
-    return t.apply(t.empty((1,), x.itemsize), [x], backward)

@@ -1,9 +1,10 @@
-"""A multilayer perceptron as symbolic PyTorch: linear layers with biases, an activation between them."""
+"""A multilayer perceptron as symbolic PyTorch: linear layers with biases, an activation between them; its loss."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from prestep.workloads.operators.losses import elements
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.modules import Module
@@ -39,3 +40,21 @@ class MultilayerPerceptron(Module):
             with t.within(f"layers.{i}"):
                 x = F.linear(t, x, w, bias)
         return x
+
+
+def mse_loss(t: Tape, x: Tensor) -> Tensor:
+    """``torch.nn.functional.mse_loss`` against a target of the same shape: saves its input."""
+    target, loss = Tensor(None, x.shape, x.itemsize), t.empty((), x.itemsize)
+    squares = t.empty(x.shape, x.itemsize)
+    # Squares and their mean are two kernels, as zeros and differences are.
+    t.cpu(t.launching)
+    aten.call(t, elements, "mse_loss.default", (x, target), loss, "loss")
+    del squares
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        arguments, y = (g, x, target, 1), t.empty(x.shape, x.itemsize)
+        name = "mse_loss_backward.default"
+        t.cpu(t.launching)
+        return [aten.call(t, elements, name, arguments, y, "loss_backward")]
+
+    return t.apply(loss, [x], backward)

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from prestep.sim.extras import lazily
-from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
 from prestep.workloads.memory.account import Storage
@@ -14,6 +13,7 @@ from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.optimizer import optimizer
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.precision import precision
+from prestep.workloads.torch import aten
 from prestep.workloads.torch.optimizer_step import OptimizerStep
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.run_block import RunBlock, as_written
@@ -178,8 +178,7 @@ class RankStep:
         if precision(self.job.training.precision).scaled_loss:
             amp.scale(t)
         t.cpu("backward_call")
-        t.launch(Kernel("fill", (1,), bytes=2.0))
-        t.backward(loss, Tensor(None, loss.shape))
+        t.backward(loss, aten.ones_like(t, loss))
         del loss
         self.model.after_backward()
 

@@ -49,10 +49,6 @@ class Shared:
         """The number of a stream."""
         return self.streams.setdefault(name, len(self.streams))
 
-    def elementwise(self, kind: str, elements: int, moved: float) -> Kernel:
-        """A kernel that moves so many bytes."""
-        return Kernel(kind, (elements,), bytes=moved)
-
 
 @dataclass
 class Columns:

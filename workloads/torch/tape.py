@@ -14,7 +14,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from prestep.sim.extras import lazily
-from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.operation import Operand, Operation
 from prestep.workloads.torch.recorder import Recorder, Shared
@@ -30,7 +29,7 @@ if TYPE_CHECKING:
     from prestep.workloads.torch.low_rank import FourBits
 
 with lazily():
-    from prestep.workloads.operators import pointwise
+    from prestep.workloads.operators import copies, pointwise
 
 Backward = Callable[["Tensor"], "list[Tensor | None]"]
 #: Types of symbolic numbers by the bytes of an element.
@@ -311,15 +310,15 @@ class Tape(Recorder):
     def _merge(self, buffers: dict[Node, Tensor], node: Node, grad: Tensor) -> None:
         """Adds a gradient to those that a node got before."""
         if node in buffers:
-            if self.written_out:
-                both = buffers[node].operand, grad.operand
-                sums = Operation("aten.add.Tensor", both, (), both[:1])
-                self.operate(sums, pointwise.elementwise, "accumulate")
-                return
-            self.cpu("accumulate")
-            self.launch(self.shared.elementwise("add", grad.elements, 3 * grad.size))
+            self._sum(buffers[node], grad, "add.Tensor", "accumulate")
         else:
             buffers[node] = grad
+
+    def _sum(self, one: Tensor, other: Tensor, name: str, host: str = "") -> None:
+        """Adds a gradient to another one."""
+        both = one.operand, other.operand
+        sums = Operation(f"aten.{name}", both, (), both[:1])
+        self.operate(sums, pointwise.elementwise, host)
 
     def _arrive(
         self, leaf: Tensor, grad: Tensor | None, uses: dict[Tensor, Uses]
@@ -329,10 +328,7 @@ class Tape(Recorder):
         if shared is not None:
             shared.left -= 1
             if grad is not None and shared.grad is not None:
-                self.cpu("accumulate")
-                self.launch(
-                    self.shared.elementwise("add", grad.elements, 3 * grad.size)
-                )
+                self._sum(shared.grad, grad, "add.Tensor", "accumulate")
             elif grad is not None:
                 shared.grad = grad
             if shared.left:
@@ -357,19 +353,21 @@ class Tape(Recorder):
             ):
                 grad.storage.change_owner("gradients")
         else:
-            self.launch(self.shared.elementwise("add", grad.elements, 3 * grad.size))
+            self._sum(leaf.grad, grad, "add_.Tensor")
         del grad
         if leaf.on_grad is not None:
             leaf.on_grad(leaf)
 
     def _widen(self, leaf: Tensor, grad: Tensor) -> Tensor:
         """A gradient in the type in which its parameter is stored."""
-        self.cpu("elementwise_backward")
-        moved = grad.size + leaf.stored_size
-        self.launch(Kernel("copy", (grad.elements,), bytes=moved))
+        wide = self.empty(grad.shape, leaf.stored)
+        own = ("dtype", DTYPES[leaf.stored]), ("layout", "torch.strided")
+        both = (grad.operand,), own, (wide.operand,)
+        cast = Operation("aten._to_copy.default", *both)
+        self.operate(cast, copies.copy, "elementwise_backward")
         if self.widened is not None:
             self.widened(leaf)
-        return self.empty(grad.shape, leaf.stored)
+        return wide
 
     @contextmanager
     def no_grad(self) -> Iterator[None]:

@@ -1,15 +1,15 @@
 """Kernels of a step in 32 bits: the ATen operations that PyTorch launches, as captured programs name them.
 
 Some operators here say their kernels in 16 bits. Where GPUs measured the ATen operation in fp32 (memory-efficient
-attention, norms, elementwise operators) a wide tape launches that. The others are read by the bytes that they move,
+attention, elementwise operators) a wide tape launches that. The others are read by the bytes that they move,
 which operators state from their tensors.
 """
 
 from __future__ import annotations
 
-import math
 from functools import cache
 
+from prestep.sim.costs.kinds import STREAM_PASSES
 from prestep.sim.graph.kernel import Kernel
 
 ELEMENT = 4  # bytes
@@ -17,31 +17,8 @@ ATTENTION = {
     "attention_fwd": "_scaled_dot_product_efficient_attention",
     "attention_bwd": "_scaled_dot_product_efficient_attention_backward",
 }
-#: Operations over elements, with the values of an element that they read and write.
-ELEMENTWISE = {
-    "add": 3,
-    "sub": 3,
-    "mul": 3,
-    "div": 2,
-    "neg": 2,
-    "copy": 2,
-    "cat": 2,
-    "fill": 1,
-}
-#: Operations over rows, with passes over them.
-ROWS = {
-    "rms_norm_fwd": ("_fused_rms_norm", 2),
-    "rms_norm_bwd": ("_fused_rms_norm_backward", 3),
-    "layer_norm_fwd": ("native_layer_norm", 2),
-    "layer_norm_bwd": ("native_layer_norm_backward", 3),
-}
-#: Halves of a backward pass that no ATen operation is, priced by their shape: as many bytes lie in rows twice as long.
-HALVES = (
-    "rms_norm_bwd_input",
-    "rms_norm_bwd_weight",
-    "layer_norm_bwd_input",
-    "layer_norm_bwd_weight",
-)
+#: Operations over elements that are not said as operations yet.
+ELEMENTWISE = ("add", "sub", "mul", "div", "neg", "copy", "cat", "fill")
 
 
 @cache
@@ -54,16 +31,9 @@ def in_32_bits(kernel: Kernel) -> Kernel:
         return _attention(kernel)
     if kind in ELEMENTWISE:
         count = kernel.shape[0]
-        size = kernel.bytes or float(ELEMENTWISE[kind] * ELEMENT * count)
+        size = kernel.bytes or STREAM_PASSES[kind] * ELEMENT * count
         layout = "strided" if kernel.layout.startswith("strided") else kernel.layout
         return Kernel(f"aten {kind}", kernel.shape, "fp32", layout, size)
-    if kind in ROWS:
-        name, passes = ROWS[kind]
-        size = float(passes * ELEMENT * math.prod(kernel.shape))
-        return Kernel(f"aten {name}", kernel.shape, "fp32", bytes=size)
-    if kind in HALVES:
-        rows, columns = kernel.shape
-        return Kernel(kind, (rows, 2 * columns), bytes=kernel.bytes)
     return kernel
 
 

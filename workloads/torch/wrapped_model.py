@@ -15,7 +15,6 @@ from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.parallel import ddp
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import aten, trainer
-from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.block import BlockParallel
 from prestep.workloads.torch.modules import without
 from prestep.workloads.torch.run_block import BlockRunner, RunBlock, as_written
@@ -194,7 +193,7 @@ class WrappedModel:
         net: mlp.MultilayerPerceptron | convnet.ResNet
         loss: Callable[[Tape, Tensor], Tensor]
         if m.kind == "mlp":
-            net, loss = mlp.MultilayerPerceptron(t, m), F.mse_loss
+            net, loss = mlp.MultilayerPerceptron(t, m), mlp.mse_loss
             sample = m.sizes[0] + m.sizes[-1]
         else:
             net, loss = convnet.ResNet(t, m), aten.cross_entropy
