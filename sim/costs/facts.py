@@ -23,6 +23,7 @@ from prestep.sim.schema import Items, Number, Schema, Table, Text
 LAYOUTS = ("nn", "nt", "tn", "padded", "small", "sorted")
 #: Major versions of CUDA whose cuBLAS a file may compare.
 TOOLKITS = tuple(f"{major}" for major in range(9, 20))
+BY_CUDA = Table(dict.fromkeys(TOOLKITS, attention.IN_FP8))
 POSITIVE, AT_LEAST_0, COUNT = Number(above=True), Number(), Number(1, whole=True)
 TABLES_OF_KERNELS = (
     *KINDS,
@@ -124,7 +125,7 @@ def _floats(values: Iterable[float]) -> tuple[float, ...]:
 _numbers, _rows_of_numbers = _each(float), _each(_floats)
 _tile_model, _power = _made(TileModel), _made(Power)
 _tile_models, _corrections = _each(_tile_model), _each(_made(Correction))
-_stacks = _each(_made(Stack))
+_stacks, _by_cuda = _each(_made(Stack)), _each(attention.ratios)
 
 
 def _draw(table: Mapping[str, Any]) -> Draw:
@@ -212,6 +213,8 @@ class GpuFacts:
     cuda
         Time of a product with the cuBLAS of a major version over that of the tables: a share, and one over the
         product's smallest size.
+    cuda_attention, cuda_fp8
+        Time of attention in 16 bits, and in fp8, with the cuDNN of a major version over that of the tables.
     libraries
         Stacks of which steps take the times of kernels, by family and format ("products_bf16").
     attention_fp8
@@ -294,6 +297,8 @@ class GpuFacts:
         _rows_of_numbers,
         {},
     )
+    cuda_attention: Mapping[str, Ratios] = fact(BY_CUDA, _by_cuda, {})
+    cuda_fp8: Mapping[str, Ratios] = fact(BY_CUDA, _by_cuda, {})
     libraries: Mapping[str, Stack] = fact(
         Table(dict.fromkeys(STACKS, STACK)), _stacks, {}
     )

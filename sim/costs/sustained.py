@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from prestep.sim.costs import gemm
 from prestep.sim.costs.counterparts import kind_in_models
+from prestep.sim.costs.estimators.attention import is_fp8
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.facts import GpuFacts
+from prestep.sim.costs.kinds import ATTENTIONS
 from prestep.sim.graph.kernel import Kernel
 
 PRODUCTS = ("gemm", "gemm_bias")
@@ -52,10 +54,13 @@ def load_key(facts: GpuFacts, limits: Roofline, kernel: Kernel) -> str:
 
 
 def toolkit(facts: GpuFacts, kernel: Kernel, cuda: str) -> float:
-    """Time of a product with the cuBLAS of a CUDA release over that of the tables.
+    """Time of a product or of attention with the libraries of a CUDA release over that of the tables.
 
-    It is a share, and a part over the smallest size of the product: starting a tile is more of a short or narrow one.
+    Of a product it is a share, and a part over its smallest size: starting a tile is more of a short or narrow one.
     """
+    if kernel.kind in ATTENTIONS:
+        over = facts.cuda_fp8 if is_fp8(kernel) else facts.cuda_attention
+        return over[cuda].of(kernel) if cuda in over else 1.0
     if cuda not in facts.cuda or kind_in_models(kernel) not in PRODUCTS:
         return 1.0
     share, of_starts = facts.cuda[cuda]

@@ -9,6 +9,7 @@ import pytest
 from prestep.sim.costs import Kernel, load_gpu
 from prestep.sim.costs.estimators.attention import fp8_share, widened
 from prestep.sim.costs.kinds import ATTENTIONS
+from prestep.sim.costs.sustained import toolkit
 from tests.sample import together
 
 TOKENS = (512, 2048, 4096, 6000, 8192, 16384, 65536)
@@ -119,3 +120,36 @@ def test_a_step_slows_the_attention_of_every_library_alike(
             alone = made.duration(other) / made.duration(cudnn)
             in_a_step = made.in_step(other) / made.in_step(cudnn)
             assert in_a_step == pytest.approx(alone, rel=1e-9)
+
+
+#: NVIDIA's times of one causal sample of 64 and 8 heads, ms (cudnn-frontend, llama3.1): an H200's by cuDNN 9.19 in bf16,
+#: a GB300's by 9.22 in bf16 and in fp8.
+LATER = {
+    ("attention_fwd", 4096): (0.465, 0.323 / 2, 0.217 / 2),
+    ("attention_bwd", 4096): (1.450, 1.101 / 2, 0.985 / 2),
+    ("attention_fwd", 8192): (1.708, 1.185 / 2, 0.759 / 2),
+    ("attention_bwd", 8192): (5.083, 3.832 / 2, 3.087 / 2),
+    ("attention_fwd", 16384): (6.531, 4.593 / 2, 2.880 / 2),
+    ("attention_bwd", 16384): (19.002, 14.593 / 2, 10.805 / 2),
+}
+
+
+@together(("kind", "tokens"), LATER)
+def test_a_later_release_stands_to_another_gpu_as_measured(
+    kind: str, tokens: int
+) -> None:
+    """With the attention of CUDA 13's containers a GB300 is to an H200 what NVIDIA measured of both, in either format."""
+    there, here, in_fp8 = LATER[kind, tokens]
+    gb300, h200 = load_gpu("gb300"), load_gpu("h200")
+    base = h200.duration(attention(kind, tokens))
+    for dtype, time in (("bf16", here), ("fp8", in_fp8)):
+        kernel = attention(kind, tokens, dtype)
+        later = toolkit(gb300.facts, kernel, "13") * gb300.duration(kernel)
+        assert later / base == pytest.approx(time / there, rel=0.03)
+
+
+def test_releases_that_nobody_compared_change_nothing() -> None:
+    """Attention of the default release, and of a GPU without later times, is that of the tables."""
+    kernel = attention("attention_fwd", 8192)
+    assert toolkit(load_gpu("gb300").facts, kernel, "12") == 1.0
+    assert toolkit(load_gpu("h200").facts, kernel, "13") == 1.0

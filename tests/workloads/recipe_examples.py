@@ -412,6 +412,7 @@ export WALLTIME=$((5 + ${NEXP:-1} * 10))
             "micro_batch": 1,
             "microbatches": 4,
         },
+        "pytorch": {"cuda": "13"},
         "parallel": {
             "dp": 4,
             "tp": 2,

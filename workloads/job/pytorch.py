@@ -28,8 +28,9 @@ class PyTorch:
         "2.10 an interleaved pipeline's neighbours exchange after every pass",
         wants="versioned",
     )
-    cuda: Literal["11", "12"] = common(
-        "12", "toolkit: the cuBLAS of 11 is slower on Hopper"
+    cuda: Literal["11", "12", "13"] = common(
+        "12",
+        "toolkit: 11's cuBLAS is slower on Hopper, 13's cuDNN faster on data-centre Blackwell",
     )
     attention: Literal["auto", "cudnn", "flash2", "triton"] = key(
         "auto",
