@@ -187,19 +187,12 @@ def _layout(draft: Draft, script: Document) -> None:
     ):
         name = _first(script, *names)
         draft.set(f"parallel.{key}", draft.count(script, name, 1), name, script)
-    name = "EXPERT_TENSOR_PARALLEL"
-    if script.get(name):
-        count = draft.count(script, name, 1)
-        draft.set("parallel.etp", count, name, script)
     name = _first(script, "INTERLEAVED_PIPELINE", "VP")
     if str(script.get(name, "null")) not in ("null", "None", ""):
         chunks = draft.count(script, name, 1)
         if draft.get("parallel.pp") > 1 and chunks > 1:
             draft.set("parallel.vpp", chunks, name, script)
             draft.set("parallel.schedule", "interleaved", name, script)
-    layers = "OVERWRITTEN_NUM_LAYERS"
-    if script.get(layers):
-        draft.set("model.layers", draft.count(script, layers), layers, script)
 
 
 def _batch(draft: Draft, script: Document) -> None:
