@@ -22,8 +22,7 @@ from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.arguments.megatron import given_in, translated
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.lowered import Place
-from prestep.workloads.megatron.grid import Grid
-from prestep.workloads.megatron.groups import Groups
+from prestep.workloads.megatron.groups import Grid, Groups
 from prestep.workloads.megatron.sparse_attention import BLOCK
 from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.models import compressed

@@ -8,7 +8,7 @@ import pytest
 
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import Scenario
-from prestep.workloads.megatron.alignment import alignment_of
+from prestep.workloads.megatron.pipeline import alignment_of
 from prestep.workloads.schedules.runtime import Compute
 from tests.executed import executed
 from tests.workloads.test_megatron import scenario

@@ -17,8 +17,7 @@ from prestep.workloads.job.model import Model
 from prestep.workloads.job.parallel import Parallel
 from prestep.workloads.job.training import Training
 from prestep.workloads.lowered import Place
-from prestep.workloads.megatron.grid import Grid
-from prestep.workloads.megatron.groups import Groups
+from prestep.workloads.megatron.groups import Grid, Groups
 from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.split import joint
 from prestep.workloads.megatron.units import Unit, Units

@@ -1,4 +1,4 @@
-"""torchtitan's recipes with context parallelism, or with an optimizer in another implementation."""
+"""torchtitan's recipes with context or asynchronous tensor parallelism, or with an optimizer in another implementation."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ data_parallel_shard_degree = -1
 context_parallel_degree = @CP@
 context_parallel_rotate_method = "@WAY@"
 tensor_parallel_degree = @TP@
+enable_async_tensor_parallel = @ASYNC@
 [activation_checkpoint]
 mode = "full"
 [compile]
@@ -35,6 +36,7 @@ def read(folder: Path, **words: object) -> Scenario:
     said = {
         "cp": 4,
         "tp": 1,
+        "async": "false",
         "way": "alltoall",
         "compile": "true",
         "optimizer": "fused",
@@ -54,6 +56,15 @@ def test_parts_of_sequences_are_pytorchs(tmp_path: Path, compiled: str) -> None:
     assert s.training.framework == name
     assert (s.parallel.dp, s.parallel.cp, s.parallel.data_parallel) == (2, 4, "fsdp")
     assert s.pytorch.rotate_method == "alltoall"
+
+
+@pytest.mark.parametrize("compiled", ["true", "false"])
+def test_products_beside_exchanges(tmp_path: Path, compiled: str) -> None:
+    """A compiler puts them into blocks that count as Megatron's; eager modules call them, whatever torchtitan says."""
+    s = read(tmp_path, cp=1, tp=4, compile=compiled, **{"async": "true"})
+    assert s.parallel.sequence_parallel
+    assert s.megatron.tp_comm_overlap == (compiled == "true")
+    assert s.pytorch.async_tensor_parallel == (compiled == "false")
 
 
 def test_one_replica_shards_over_the_parts(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ from typing import Any
 from prestep.sim import files
 
 _TABLES = files.toml(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
-NUMBERS: dict[str, str] = _TABLES["numbers"]
-REALS: dict[str, str] = _TABLES["reals"]
-TEXTS: dict[str, str] = _TABLES["texts"]
-LATENT: dict[str, str] = _TABLES["latent"]
-COMPRESSED: dict[str, str] = _TABLES["compressed"]
+NUMBERS, REALS, TEXTS, LATENT, COMPRESSED = (
+    dict[str, str](_TABLES[name])
+    for name in ("numbers", "reals", "texts", "latent", "compressed")
+)
 SWITCHES: dict[str, tuple[str, Any]] = {
     name: tuple(entry) for name, entry in _TABLES["switches"].items()
 }

@@ -56,11 +56,6 @@ class Context:
             return cls(whole, heads=whole)
         return cls(whole, group_of("heads"), group_of("ring"))
 
-    @property
-    def spread(self) -> int:
-        """Ranks over which heads are spread while a rank attends."""
-        return 1 if self.heads is None else self.heads.size
-
 
 def shared(keys: int, ranks: int) -> int:
     """Heads of keys that are sent where heads are spread over ranks: fewer than ranks are repeated, one for each."""
@@ -72,22 +67,11 @@ def all_to_all(
     group: Group,
     sizes: Sequence[float],
     host: str,
-    ordered: Callable[[float], None] | None = None,
-    at_once: bool = False,
 ) -> None:
-    """Tensors of so many bytes from parts of the tokens to parts of the heads, or back, by an exchange each.
-
-    `ordered` launches what puts a tensor in the order in which it is sent; `at_once`: all are sent before the first is
-    waited for.
-    """
+    """Tensors of so many bytes from parts of the tokens to parts of the heads, or back, by an exchange each."""
     for size in sizes:
-        if ordered is not None:
-            ordered(size)
         group.collective(t, "all_to_all", size, STREAM, host)
-        if not at_once:
-            t.wait(t.record(STREAM))
-    if at_once:
-        t.wait(t.record(STREAM))
+    t.wait(t.record(STREAM))
 
 
 def moved(

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 from prestep.sim.graph.opgraph import Tokens
 from prestep.workloads.exchanges import tensor
-from prestep.workloads.megatron.elementwise import unsaved
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -51,24 +50,27 @@ class TokenExchange:
                 meanwhile()
             return x
         size = self.size + self.weights
-        y = self._send(t, self.forth, size, shape, x.itemsize, meanwhile)
-        return self._with_history(t, x, y, self.back, size)
+        return self._sent(t, x, shape, size, (self.forth, self.back), meanwhile)
 
     def from_experts(self, t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:
         """Results on the ranks of their tokens."""
         if self.group.size == 1:
             return x
-        y = self._send(t, self.back, self.size, shape, x.itemsize)
-        return self._with_history(t, x, y, self.forth, self.size)
+        return self._sent(t, x, shape, self.size, (self.back, self.forth))
 
-    def _with_history(
-        self, t: Tape, x: Tensor, y: Tensor, reverse: Way, size: float
+    def _sent(
+        self,
+        t: Tape,
+        x: Tensor,
+        shape: tuple[int, ...],
+        size: float,
+        ways: tuple[Way, Way],
+        meanwhile: Callable[[], None] | None = None,
     ) -> Tensor:
-        """Gradients travel by the ``reverse`` collective, ``size`` bytes."""
-        shape, itemsize = x.shape, x.itemsize
-        return t.apply(
-            y, [unsaved(x)], lambda g: [self._send(t, reverse, size, shape, itemsize)]
-        )
+        """What arrives of `size` bytes; gradients travel by the second way."""
+        (forth, back), before, itemsize = ways, x.shape, x.itemsize
+        y = self._send(t, forth, size, shape, itemsize, meanwhile)
+        return t.apply(y, [x], lambda g: [self._send(t, back, size, before, itemsize)])
 
     def _send(
         self,
@@ -82,14 +84,8 @@ class TokenExchange:
         """What arrives here."""
         stream = STREAM if self.group.axis == "ep" else tensor.STREAM
         y = t.empty(shape, itemsize)
-        self.group.collective(
-            t,
-            way.op,
-            size,
-            stream,
-            "functional_collective",
-            tokens=way.tokens,
-        )
+        host = "functional_collective"
+        self.group.collective(t, way.op, size, stream, host, tokens=way.tokens)
         arrival = t.record(stream)
         if meanwhile is not None:
             meanwhile()

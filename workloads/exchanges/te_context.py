@@ -74,8 +74,9 @@ def attend(
         t.launch(block(part))
         return
     heads, ring = context.heads, context.ring
-    inwards, outwards = _exchanged(way, part, context.spread)
+    outwards: Sequence[float] = ()
     if heads is not None:
+        inwards, outwards = _exchanged(way, part, heads.size)
         _exchange_heads(t, inwards, heads)
         part = part.with_heads_of(heads.size)
     if ring is None:
@@ -127,6 +128,6 @@ def _exchanged(
 
 def _exchange_heads(t: Tape, sizes: Sequence[float], group: Group) -> None:
     """Tensors of so many bytes, each by an all-to-all of its own and a pass that puts it in order."""
-    all_to_all(t, group, sizes, HOST, at_once=True)
+    all_to_all(t, group, sizes, HOST)
     for size in sizes:
         t.launch(Kernel("copy", (int(size) // 2,), bytes=2 * size))

@@ -104,17 +104,17 @@ def reduce(t: Tape, y: Tensor, group: Group, sequence: bool) -> None:
 
 
 def gathered_product(
-    t: Tape, group: Group, size: float, rows: int, product: Product
+    t: Tape, group: Group, size: float, rows: int, product: Product, parts: int = 1
 ) -> None:
     """A product of so many rows beside their gathering, ``size`` bytes.
 
     It begins with the rows that lie here; copy engines move the others (Transformer Engine, ring_exchange). Those that
-    come last are multiplied last.
+    come last are multiplied last; the rest is cut in ``parts``.
     """
     begin(t, "all_gather", size, group, copied=True)
     last = max(1, rows // group.size)
-    if rows > last:
-        product(rows - last, 0)
+    for _ in range(parts if rows > last else 0):
+        product((rows - last) // parts, 0)
     finish(t)
     product(last, 0)
 

@@ -96,6 +96,15 @@ def liger(s: JobSpec) -> Iterator[Mistake]:
             yield Mistake(s.where, name, value, f"nothing with {key}", hint)
 
 
+def asynchronous(s: JobSpec) -> Iterator[Mistake]:
+    """Products beside their exchanges where others stand in their place."""
+    quantized = precision(s.training.precision).quantized
+    if s.pytorch.async_tensor_parallel and (quantized or s.adapter.on):
+        beside = "quantized products" if quantized else "adapters"
+        hint = f"asynchronous tensor parallelism with {beside} is not simulated"
+        yield Mistake(s.where, "pytorch.async_tensor_parallel", "true", "false", hint)
+
+
 def vocabulary(s: JobSpec) -> Iterator[Mistake]:
     """A split vocabulary: of tensor-parallel ranks, whose loss is PyTorch's."""
     key, choice = "pytorch.vocabulary", s.pytorch.vocabulary

@@ -33,6 +33,9 @@ def _kernels(s: JobSpec) -> Iterator[Mistake]:
     for key, value in _pytorch_trainer.stated(s, ("modules",)):
         fuses = "compiled blocks fuse what modules write out"
         yield Mistake(s.where, key, value, "nothing", fuses)
+    for key, value in _pytorch_trainer.stated(s, ("async_tensor_parallel",)):
+        waits = 'compiled blocks wait for exchanges: "pytorch-eager", or "megatron" with tp_comm_overlap'
+        yield Mistake(s.where, key, value, "nothing", waits)
     if s.pytorch.attention == "triton":
         key, expected = "pytorch.attention", "cudnn or flash2"
         yield Mistake(s.where, key, '"triton"', expected, hint)

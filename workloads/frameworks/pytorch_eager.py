@@ -106,6 +106,7 @@ FRAMEWORK = Framework(
         ("pytorch training parallel.data_parallel", _pytorch_trainer.formats),
         ("pytorch training", foreign),
         ("pytorch parallel.tp", _pytorch_trainer.vocabulary),
+        ("pytorch training adapter", _pytorch_trainer.asynchronous),
         ("pytorch parallel training", _pytorch_trainer.liger),
         ("adapter training.optimizer", _pytorch_trainer.adapters),
         (

@@ -43,6 +43,13 @@ class PyTorch:
         "context parallelism: keys and values come by one all-gather for each attention, or step by step from rank to "
         "rank (torchtitan's context_parallel_rotate_method)",
     )
+    async_tensor_parallel: bool = key(
+        False,
+        "pytorch-eager: products of split layers run in parts beside their exchanges, by copy engines, as operators of "
+        "torch.distributed._symmetric_memory do it (torchtitan's enable_async_tensor_parallel wants torch.compile, "
+        "which puts them in; here modules call them)",
+        wants="parallel.tp > 1; parallel.sequence_parallel",
+    )
     recompute_attention: bool = key(
         False,
         'recompute = "products": attention runs again too (torchtitan before December 2025, where cuDNN computes it: '

@@ -14,9 +14,9 @@ from prestep.workloads.megatron.core_attention import (
     unfused_attention,
 )
 from prestep.workloads.megatron.elementwise import bias_add, fused, unsaved
-from prestep.workloads.megatron.recomputation import again, detached
 from prestep.workloads.megatron.shard import Heads, Shard
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.activation_checkpoint import again, detached
 from prestep.workloads.torch.attention import in_window as windowed
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor

@@ -10,7 +10,6 @@ from prestep.workloads.megatron.core_attention import products
 from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
 from prestep.workloads.megatron.gemm import later
 from prestep.workloads.megatron.linear import column_linear, gradient_of, row_linear
-from prestep.workloads.megatron.recomputation import detached, replayed
 from prestep.workloads.megatron.shard import Shard, whole
 from prestep.workloads.megatron.sparse_attention import (
     Compressor,
@@ -19,6 +18,7 @@ from prestep.workloads.megatron.sparse_attention import (
 )
 from prestep.workloads.models import compressed
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.activation_checkpoint import detached, replayed
 from prestep.workloads.torch.functional import norm
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prestep.workloads.exchanges.tensor import STREAM, finish
+from prestep.workloads.exchanges.tensor import exchange
 from prestep.workloads.job.adapter import Target
 from prestep.workloads.megatron.adapter import (
     Pair,
@@ -24,7 +24,6 @@ from prestep.workloads.megatron.adapter import (
 from prestep.workloads.megatron.grouped_linear import GroupedLinear
 from prestep.workloads.megatron.linear import gradient_of
 from prestep.workloads.megatron.shard import EXPERTS_PREFIX, Shard, Spread, alone
-from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -85,15 +84,9 @@ class ExpertAdapters:
         group = self.ranks
         if group.size == 1:
             return w
-        return t.apply(
-            Tensor(w.storage, w.shape, w.itemsize),
-            [w],
-            lambda g: [_over(t, w, group)],
-        )
 
+        def backward(g: Tensor) -> list[Tensor | None]:
+            exchange(t, "all_reduce", w.size, group)
+            return [gradient_of(w)]
 
-def _over(t: Tape, w: Tensor, group: Group) -> Tensor | None:
-    """The sum of a gradient over a group."""
-    group.collective(t, "all_reduce", w.size, STREAM, "functional_collective")
-    finish(t)
-    return gradient_of(w)
+        return t.apply(Tensor(w.storage, w.shape, w.itemsize), [w], backward)

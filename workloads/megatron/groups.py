@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from prestep.workloads.exchanges.context import ROLES, Context, groups
 from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Place
-from prestep.workloads.megatron.folding import Kind
-from prestep.workloads.megatron.grid import Grid
+from prestep.workloads.megatron.folding import Grid, Kind
 from prestep.workloads.megatron.shard import Spread, busiest
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.routing import layers_of

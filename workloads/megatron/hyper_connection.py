@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
-from prestep.workloads.megatron.recomputation import detached
 from prestep.workloads.megatron.shard import Shard
 from prestep.workloads.models import compressed
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.activation_checkpoint import detached
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from prestep.workloads.exchanges.tensor import (
     Product,
@@ -191,11 +192,7 @@ def agreement(t: Tape, s: Shard) -> Callable[[], None] | None:
     One fp32 number, of what a column-parallel projection takes and of what a row-parallel one gets back (Transformer
     Engine, module/linear.py: with_amax_reduction). Computation waits for it.
     """
-
-    def agree() -> None:
-        exchange(t, "all_reduce", AMAX, s.group)
-
-    return agree if s.gathers else None
+    return partial(exchange, t, "all_reduce", AMAX, s.group) if s.gathers else None
 
 
 def saved(t: Tape, x: Tensor, w: Tensor, numbers: Numbers) -> Tensor:

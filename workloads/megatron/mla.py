@@ -16,9 +16,9 @@ from prestep.workloads.megatron.adapter import (
 )
 from prestep.workloads.megatron.core_attention import attend, products
 from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
-from prestep.workloads.megatron.recomputation import again, detached, replayed
 from prestep.workloads.megatron.shard import Heads, Shard
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.activation_checkpoint import again, detached, replayed
 from prestep.workloads.torch.functional import norm
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor

@@ -21,7 +21,6 @@ from prestep.workloads.megatron.expert_adapter import ExpertAdapters
 from prestep.workloads.megatron.gemm import Numbers, weight_gradient
 from prestep.workloads.megatron.grouped_linear import GroupedLinear
 from prestep.workloads.megatron.linear import column_linear, gradient_of
-from prestep.workloads.megatron.recomputation import again, detached, discarded
 from prestep.workloads.megatron.shard import (
     EXPERTS_PREFIX,
     Shard,
@@ -32,6 +31,7 @@ from prestep.workloads.megatron.shard import (
 )
 from prestep.workloads.megatron.token_dispatcher import TokenDispatcher
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.activation_checkpoint import again, detached, discarded
 from prestep.workloads.torch.aten_products import multiply_sizes
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor

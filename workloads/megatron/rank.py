@@ -9,10 +9,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 from prestep.workloads.job import JobSpec
-from prestep.workloads.megatron.alignment import Alignment
 from prestep.workloads.megatron.folding import Kind
 from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.passes import Pass
+from prestep.workloads.megatron.pipeline import Alignment
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.megatron.shard import EXPERTS_PREFIX
 from prestep.workloads.megatron.units import Unit, Units

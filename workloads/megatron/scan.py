@@ -218,7 +218,9 @@ def _moved(
         pass_over(t, round(size / 2), COPIED * size)
 
     def exchange() -> None:
-        context.all_to_all(t, group, sizes, "functional_collective", copy)
+        for size in sizes:
+            copy(size)
+            context.all_to_all(t, group, (size,), "functional_collective")
         for _ in range(passes):
             copy(total)
 

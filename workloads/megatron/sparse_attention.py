@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
 from prestep.workloads.megatron.linear import column_linear
-from prestep.workloads.megatron.recomputation import detached
 from prestep.workloads.megatron.shard import Shard, unquantized, whole
 from prestep.workloads.models import compressed
 from prestep.workloads.models.compressed import overlap
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.activation_checkpoint import detached
 from prestep.workloads.torch.functional import norm
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor

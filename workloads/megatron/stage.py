@@ -4,22 +4,83 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 
 from prestep.workloads.job import JobSpec
-from prestep.workloads.megatron.alignment import alignment_of
-from prestep.workloads.megatron.deferred_head import DeferredHead
 from prestep.workloads.megatron.engine import Engine
 from prestep.workloads.megatron.folding import Kind
 from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.optimizer import reduce_tied
-from prestep.workloads.megatron.passes import Pass
-from prestep.workloads.megatron.pipeline import Issued, Pair
+from prestep.workloads.megatron.passes import NOTHING, Pass
+from prestep.workloads.megatron.pipeline import Issued, Pair, alignment_of
 from prestep.workloads.megatron.rank import Place, Rank
-from prestep.workloads.megatron.transfers import Transfers
+from prestep.workloads.megatron.schedule import Transfers
 from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.schedules.runtime import Batch, Compute, Wait
 from prestep.workloads.torch.tape import Tape
+
+HEAD = "head"
+
+
+@dataclass
+class DeferredHead:
+    """The products of the head that a rank has put off in this step.
+
+    Attributes
+    ----------
+    rank
+        The pipeline rank.
+    kept
+        What each product that was put off keeps in memory.
+    """
+
+    rank: StageStep
+    kept: list[Storage] = field(default_factory=list)
+
+    @property
+    def stage(self) -> int:
+        """The stage that has the head."""
+        return len(self.rank.owner) - 1
+
+    @property
+    def used(self) -> bool:
+        """Whether this rank puts off any."""
+        asked = self.rank.o.defer_embedding_wgrad_compute
+        return asked and self.rank.grid.pp > 1 and self.stage in self.rank.stages
+
+    def takes(self, stage: int) -> bool:
+        """Whether a stage's next backward pass leaves its product: the first ones of a step do, up to the limit."""
+        limit = self.rank.o.wgrad_deferral_limit
+        full = limit > 0 and len(self.kept) >= limit
+        return self.used and stage == self.stage and not full
+
+    def backward(self, unit: Unit) -> Pass:
+        """A unit's backward pass, of the head without the product of its weights' gradient."""
+        return unit.halves.input if unit.name == HEAD else unit.backward
+
+    def keep(self) -> None:
+        """One more product is put off."""
+        parts = self.rank.parts(self.stage)
+        size = sum(
+            times * unit.halves.held for unit, times in parts if unit.name == HEAD
+        )
+        self.kept.append(Storage(self.rank.tape.memory, size, "activations"))
+
+    def compute(self) -> None:
+        """All of them, one after the other; with the last one the stage's gradients are complete."""
+        rank = self.rank
+        rank.tape.phase = 1
+        for _ in self.kept[1:]:
+            for unit, times in rank.parts(self.stage):
+                rank.emit(self._products(unit), times)
+        self.kept.clear()
+        rank.back(self.stage, self._products)
+
+    def _products(self, unit: Unit) -> Pass:
+        """The product that was put off, of the head; of other units nothing."""
+        return unit.halves.weights if unit.name == HEAD else NOTHING
+
 
 PAIRED = ("layer", "further")  # units with tokens that travel
 Part = tuple[Unit, int]  # a unit, and how often it runs

@@ -14,9 +14,14 @@ from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.megatron.adapter import freeze
-from prestep.workloads.megatron.further import Further
 from prestep.workloads.megatron.gemm import Numbers
-from prestep.workloads.megatron.modules import Embedding, Head, HybridLayer, Layer
+from prestep.workloads.megatron.modules import (
+    Embedding,
+    Further,
+    Head,
+    HybridLayer,
+    Layer,
+)
 from prestep.workloads.megatron.passes import Pass, Source, forward, part, pass_of
 from prestep.workloads.megatron.shard import Shard, Spread, kept, unquantized
 from prestep.workloads.megatron.split import Halves, halves, joint

@@ -10,13 +10,24 @@ the norms' weight gradients are left out, and those of the gate of experts.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.exchanges.tensor import begin, exchange, finish
+from prestep.workloads.exchanges.tensor import (
+    Product,
+    Scatter,
+    begin,
+    exchange,
+    finish,
+    gathered_product,
+    scattered_product,
+)
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.adapter import Exchanges
+from prestep.workloads.torch.aten_products import multiply, multiply_sizes, rows, turned
 from prestep.workloads.torch.block import BlockParallel, Norm
 from prestep.workloads.torch.latent_attention import LatentAttention, Whole
 from prestep.workloads.torch.modules import FeedForward, Linear, Module
@@ -102,33 +113,16 @@ class TensorParallel(BlockParallel):
     def spread(self, t: Tape, x: Tensor) -> Tensor:
         """``x`` of all tokens, which split layers take: its gradient is summed over ranks, for all tokens."""
         t.cpu("dtensor_linear")
-        y = x.view(*x.shape)
-        y.node = None
-
-        def backward(g: Tensor) -> list[Tensor | None]:
-            t.cpu("dtensor_backward")
-            return [self._all_reduce(t, g)]
-
-        return t.apply(y, [x], backward)
+        return self._resplit(t, x, _as_it_is, self._all_reduce)
 
     def summed(self, t: Tape, y: Tensor) -> Tensor:
         """The sum of all ranks' ``y``; the gradient is whole on each."""
-
-        def backward(g: Tensor) -> list[Tensor | None]:
-            t.cpu("dtensor_backward")
-            return [self._gather(t, g) if self.sequence else g]
-
-        return t.apply(self._reduce(t, y), [y], backward)
+        back = self._gather if self.sequence else lambda t, g: g
+        return self._resplit(t, y, self._reduce, back)
 
     def _enter(self, t: Tape, x: Tensor) -> Tensor:
-        gathered = self._gather(t, x) if self.sequence else x.view(*x.shape)
-        gathered.node = None
-
-        def backward(g: Tensor) -> list[Tensor | None]:
-            t.cpu("dtensor_backward")
-            return [self._reduce(t, g)]
-
-        return t.apply(gathered, [x], backward)
+        into = self._gather if self.sequence else _as_it_is
+        return self._resplit(t, x, into, self._reduce)
 
     def _reduce(self, t: Tape, y: Tensor) -> Tensor:
         if not self.sequence:
@@ -223,6 +217,93 @@ class TensorParallel(BlockParallel):
         if experts:
             return SplitExperts(t, m, self.experts, self)
         return FeedForward(t, m, self.shards)
+
+
+def _as_it_is(t: Tape, x: Tensor) -> Tensor:
+    """The same value, without history."""
+    y = x.view(*x.shape)
+    y.node = None
+    return y
+
+
+class Asynchronous(TensorParallel):
+    """Products in parts beside their exchange, as torch.distributed._symmetric_memory has them.
+
+    A column's input is gathered beside its product (`fused_all_gather_matmul`), and so is the gradient of a row's
+    output; a row's output is scattered beside its own (`fused_matmul_reduce_scatter`), and so is the gradient of a
+    column's input. Copy engines pull every part from the rank that has it, or push it where its sum is made.
+    """
+
+    def column(
+        self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
+        return self._layer(t, x, w, bias, True)
+
+    def row(self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
+        return self._layer(t, x, w, bias, False)
+
+    def _layer(
+        self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None, gathers: bool
+    ) -> Tensor:
+        """A projection that `gathers` its input and scatters its gradient, or the other way round of its output."""
+        t.cpu("dtensor_linear")
+        t.saves()
+        if gathers:
+            whole, y = self._gathered(t, x, w.shape[::-1], "nt")
+        else:
+            whole, y = x, self._scattered(t, x, w.shape[::-1], "nt")
+        kept = whole if w.requires_grad else Tensor(None, whole.shape, whole.itemsize)
+        del whole
+
+        def backward(g: Tensor) -> list[Tensor | None]:
+            t.cpu("dtensor_backward")
+            if gathers:
+                grad = self._scattered(t, g, w.shape, "nn")
+            else:
+                g, grad = self._gathered(t, g, w.shape, "nn")
+            product = partial(multiply, t, turned(rows(t, g)), rows(t, kept))
+            return [grad, F.later(t, w, product)]
+
+        y = t.apply(y, [x, w], backward)
+        return y if bias is None else aten.add(t, y, bias)
+
+    def _gathered(
+        self, t: Tape, x: Tensor, sizes: tuple[int, ...], layout: str
+    ) -> tuple[Tensor, Tensor]:
+        """All ranks' `x`, and its product with a weight of `sizes` (inner, outer), a rank's rows after another's."""
+        (b, s, h), (k, n) = x.shape, sizes
+        t.launch(Kernel("copy", (x.elements,), bytes=2 * x.size))  # into shared memory
+        whole = t.empty((b, s * self.group.size, h), x.itemsize)
+        rows = whole.elements // k
+        product = _product(t, n, k, layout)
+        gathered_product(t, self.group, whole.size, rows, product, self.group.size - 1)
+        return whole, t.empty((b, s * self.group.size, n), x.itemsize)
+
+    def _scattered(
+        self, t: Tape, x: Tensor, sizes: tuple[int, ...], layout: str
+    ) -> Tensor:
+        """This rank's rows of the sum of all ranks' products of `x`, with a weight of `sizes` (inner, outer)."""
+        (b, s, _), (k, n) = x.shape, sizes
+        parts = t.empty((b, s, n), x.itemsize)  # of every rank
+        product = _product(t, n, k, layout)
+        scattered_product(t, self.group, COPIES, x.elements // k, n, product)
+        y = t.empty((b, s // self.group.size, n), x.itemsize)
+        del parts
+        return y
+
+
+#: Products are cut by ranks, and copy engines leave all SMs to them.
+COPIES = Scatter("ring_exchange", 0, 0)
+
+
+def _product(t: Tape, n: int, k: int, layout: str) -> Product:
+    """A product of some rows, which the host launches by itself."""
+
+    def run(rows: int, _: int) -> None:
+        t.cpu("linear")
+        multiply_sizes(t, rows, n, k, layout)
+
+    return run
 
 
 class SplitExperts(MixtureOfExperts):

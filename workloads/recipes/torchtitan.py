@@ -174,11 +174,14 @@ def _attention(document: Document) -> tuple[str, str]:
 
 
 def _overlap(draft: Draft, document: Document, key: str) -> None:
-    """Products that overlap with tensor parallelism's gathers, which eager blocks do not have."""
+    """Products beside tensor parallelism's exchanges; a compiler puts them in, without which torchtitan stops."""
     if draft.get("training.framework") == "megatron":
         draft.set("megatron.tp_comm_overlap", True, key, document)
     elif draft.get("parallel.tp", 1) > 1:
-        draft.lose(document, key, "true", "async TP in blocks that are not compiled")
+        draft.set("pytorch.async_tensor_parallel", True, key, document)
+        draft.assume(
+            "async TP without compiled blocks, which torchtitan asks for: as if modules called its operators"
+        )
 
 
 def _precision(draft: Draft, document: Document) -> str:

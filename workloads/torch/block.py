@@ -6,7 +6,6 @@ attention and before the feed-forward network, rotary embedding as elementwise o
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from typing import Protocol
 
@@ -201,10 +200,8 @@ class Block(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         outer, t.layer = t.layer, self.index
-        p = self.parallel
         t.cpu("module")
-        with p.context(t):
-            x = t.call([], x, partial(self._branches, t))
+        x = t.call([], x, partial(self._branches, t))
         t.layer = outer
         return x
 
@@ -279,6 +276,3 @@ class BlockParallel:
     def logits(self, t: Tape, x: Tensor, norm: Norm, head: Tensor) -> Tensor:
         """The last block's output through the last norm and the head."""
         return F.linear(t, norm.forward(t, self.leave(t, x)), head)
-
-    def context(self, t: Tape):  # type: ignore[no-untyped-def]
-        return nullcontext()

@@ -11,6 +11,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from prestep.workloads.exchanges.context import moved
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import aten
@@ -209,18 +210,18 @@ class MixtureOfExperts(Module):
         if group is None or group.size == 1:
             return x
 
-        def send(source: Tensor) -> Tensor:
-            out = t.empty(source.shape, source.itemsize)
-            group.collective(t, "all_to_all", source.size, STREAM, "all_to_all")
-            t.wait(t.record(STREAM))
-            return out
+        size = x.size
 
-        def backward(g: Tensor) -> list[Tensor | None]:
+        def send() -> None:
+            group.collective(t, "all_to_all", size, STREAM, "all_to_all")
+            t.wait(t.record(STREAM))
+
+        def send_back() -> None:
             t.cpu("custom_function_backward")
-            return [send(g)]
+            send()
 
         t.cpu("custom_function")
-        return t.apply(send(x), [x], backward)
+        return moved(t, x, x.shape, send, send_back)
 
 
 def _projected(t: Tape, x: Tensor, w: Tensor | None) -> Tensor:

@@ -241,9 +241,9 @@ class WrappedModel:
             sequence = self.job.parallel.sequence_parallel
             whole = self.whole_experts
             vocabulary = self.choices.vocabulary
-            return tensor.TensorParallel(
-                self.tp_group, sequence, spread, whole, vocabulary
-            )
+            beside = sequence and self.choices.async_tensor_parallel
+            style = tensor.Asynchronous if beside else tensor.TensorParallel
+            return style(self.tp_group, sequence, spread, whole, vocabulary)
         if self.spec.experts and spread is not None:
             return tensor.ExpertParallel(spread)
         return BlockParallel()
