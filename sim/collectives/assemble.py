@@ -143,19 +143,15 @@ def assemble(
     channels
         How many of the call's are used; default: all.
     """
-    op, size, group, proto, table = (
-        call.op,
-        call.size,
-        call.group,
-        call.proto,
-        call.constants,
-    )
+    op, size, group = call.op, call.size, call.group
+    proto, table = call.proto, call.constants
     channels = channels or call.channels
     pace = table.pace(algo, proto)
     delay = protocols.latency(work, group, between, proto, threads, pace, table)
     # On networks with a rendezvous both sides agree on a large message before it is sent.
     wire_bytes = work.step * protocols.WIRE[proto]
-    delay += work.remote_hops * group.network.agreed(proto, wire_bytes, channels)
+    agreed = group.network.agreed(proto, wire_bytes, channels)
+    delay += work.remote_hops * (agreed + group.network.copied(proto, wire_bytes))
     links, usage, data = _usage(call, flows)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     return Plan(

@@ -40,11 +40,7 @@ def check(
             f"--backend {' or '.join(elsewhere)} has it" if elsewhere else ""
         )
         raise InputError.of(
-            where,
-            key,
-            f'"{op}"',
-            f"one of {', '.join(ops(backend))} ({backend})",
-            hint,
+            where, key, f'"{op}"', f"one of {', '.join(ops(backend))} ({backend})", hint
         )
 
 

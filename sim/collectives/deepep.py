@@ -171,10 +171,7 @@ def curves() -> Mapping[str, Mapping[str, Inside | Over]]:
 
 def _schema() -> schema.Table:
     """What the file says: every number with its unit and what it rests on."""
-    number = {
-        **schema.sourced(schema.Number()).keys,
-        "unit": schema.Text(UNITS),
-    }
+    number = {**schema.sourced(schema.Number()).keys, "unit": schema.Text(UNITS)}
     kinds = dict.fromkeys(GPUS, Inside) | {HOSTS: Over}
     rows = {
         name: dict.fromkeys(

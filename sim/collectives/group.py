@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,7 +11,7 @@ import numpy as np
 from prestep.sim.collectives.nccl.ways import TYPES
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import nics, paths, processes, reach, transport
-from prestep.sim.collectives.wires.network import Network, network_of
+from prestep.sim.collectives.wires.network import Network
 from prestep.sim.errors import InputError, Mistake, unknown
 
 
@@ -202,7 +202,7 @@ def _build(fabric: Any, ranks: tuple[str, ...], settings: Nccl) -> Group:
         inside=inside,
         outside=outside,
         net=nics.network(fabric, hosts, outside, settings.net_speed),
-        network=replace(network_of(fabric), memory=memory),
+        network=Network(fabric.cluster_facts, memory),
         farthest=None if level is None else TYPES.index(level),
     )
 

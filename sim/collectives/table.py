@@ -63,7 +63,8 @@ class Row:
         p = self.plan
         compared = (
             {
-                "rate": _finite(p.rate_cap),
+                # JSON has no infinity.
+                "rate": p.rate_cap if math.isfinite(p.rate_cap) else None,
                 "candidates": [vars(c) for c in self.candidates],
             }
             if explain
@@ -118,7 +119,7 @@ class _Task:
         settings = self.settings
         if settings.backend != "nccl" or settings.algo or settings.proto:
             return None
-        if not _between_hosts(plan, fabric):
+        if set(fabric.links.kinds_on(plan.links)) <= INSIDE:
             return None  # in a host NCCL's tables were fitted to what is there
         compared = [
             nccl_of(vars(settings) | {"algo": one.algo, "proto": one.proto})
@@ -141,17 +142,8 @@ class _Task:
         return min(graph.channels, graph.nvls_channels or graph.channels)
 
 
-def _between_hosts(plan: Plan, fabric: Any) -> bool:
-    """Whether any byte leaves its host."""
-    return not set(fabric.links.kinds_on(plan.links)) <= INSIDE
-
-
 def _seconds(plan: Plan, fabric: Any) -> float:
     return plan.duration(fabric.links.bandwidth)
-
-
-def _finite(rate: float) -> float | None:
-    return rate if math.isfinite(rate) else None  # JSON has no infinity
 
 
 def bus_factor(op: str, n: int) -> float:

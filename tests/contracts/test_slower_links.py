@@ -24,6 +24,8 @@ BETTER_CHOICES = {
     # Rings that leave a host by the NIC by which they enter it: each proxy thread then has one direction.
     ("alcf-polaris-tcp", "pcie"): {"rings"},
     ("alcf-polaris-tcp", "nic"): {"rings"},
+    ("cscs-alps", "pcie"): {"rings"},
+    ("cscs-alps-no-gdrcopy", "pcie"): {"rings"},
     # Two hosts of four GPUs: a tree, and such rings.
     ("alcf-sirius", "pcie"): {"algorithm", "rings"},
     ("alcf-sirius-software", "pcie"): {"algorithm", "rings"},

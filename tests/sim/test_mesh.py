@@ -71,3 +71,4 @@ def test_a_switch_and_several_hosts_have_no_mesh() -> None:
     fabric = load_cluster("alcf-polaris", 2)
     group = group_of(fabric, fabric.gpus, Nccl())
     assert not orders.is_mesh(group, fabric)
+    assert orders.has_meshes(group, fabric)

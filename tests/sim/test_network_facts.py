@@ -15,7 +15,7 @@ from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl.search import search
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.collectives.wires.network import Network, network_of
+from prestep.sim.collectives.wires.network import Network
 from prestep.sim.errors import InputError
 from prestep.sim.predict import step_time
 from prestep.sim.spec.load import parse_scenario
@@ -43,7 +43,11 @@ def with_hosts(hosts: int, **said: float):  # type: ignore[no-untyped-def]
 def test_a_file_that_says_nothing_changes_nothing() -> None:
     """Without facts of the network there are none, and the plans are the old ones."""
     fabric = load_cluster("rail-h100", 2)
-    assert network_of(fabric) == Network()
+    network, amount = group_of(fabric, fabric.gpus).network, 2.0**20
+    for proto in ("LL", "LL128", "Simple"):
+        assert network.hop(proto) is None
+        assert network.posting(proto) == network.agreed(proto, amount, 8) == 0.0
+        assert network.copied(proto, amount) == Network().copied(proto, amount) == 0.0
     assert seconds("all_reduce", 2**20, with_facts()) == seconds(
         "all_reduce", 2**20, fabric
     )

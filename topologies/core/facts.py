@@ -135,6 +135,13 @@ class ClusterFacts:
         SIZE, "From this size on the two sides agree on a message before it is sent."
     )
     net_channel: float | None = fact(RATE, "One channel of messages between hosts.")
+    net_copy: float | None = fact(RATE, "LL's messages, copied by the receiving CPU.")
+    net_copy_mapped: float | None = fact(SIZE, "So it does up to this size.")
+    net_copy_driver: float | None = fact(RATE, "Larger ones, copied by CUDA's driver.")
+    net_copy_call: float | None = fact(TIME, "A call of the driver for one of these.")
+    net_queue: float | None = fact(
+        SHARE, "Of the chunks in a tree's inner host, those that one waits for."
+    )
 
 
 #: Files of measured times beside a cluster's, by key, and the fields of a `Fabric` that name them.

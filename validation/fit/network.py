@@ -185,11 +185,8 @@ def _text(key: str, value: float) -> str:
         return f'"{value / 1024:g} KiB"'
     if key in ("net_share", "net_pairs_share"):
         return f"{value:.3g}"
-    return (
-        f'"{value / 1e9:.3g} GB/s"'
-        if key == "net_channel"
-        else f'"{value * 1e6:.3g} us"'
-    )
+    rate, time = f'"{value / 1e9:.3g} GB/s"', f'"{value * 1e6:.3g} us"'
+    return rate if key == "net_channel" else time
 
 
 def write(result: NetworkFit, cluster: str, path: Path, logs: Sequence[Path]) -> None:

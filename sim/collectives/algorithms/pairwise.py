@@ -134,7 +134,7 @@ class Messages:
             channel *= pairs.unaligned
         remote = self._remote_channel()
         # Where the file says what a channel carries over the network, a single message goes by that and not by NVLink.
-        single = network.channel and self.op not in MANY and remote
+        single = network.cluster_facts.net_channel and self.op not in MANY and remote
         return remote if single else max(channel, remote)
 
     def _remote_channel(self) -> float:
@@ -144,7 +144,7 @@ class Messages:
         """
         group = self.group
         nccls_own = NET_PER_CHANNEL * 1e9 if self.settings.release >= (2, 29) else 0.0
-        rate = group.network.channel or nccls_own
+        rate = group.network.cluster_facts.net_channel or nccls_own
         if group.nodes < 2 or not rate:
             return 0.0
         # Rounds begin with the ranks of the own host (src/enqueue.cc): what remains goes over the network.
@@ -165,11 +165,12 @@ class Messages:
     def _hop(self) -> float:
         """Seconds of the step to another host over the links' latency; the cluster file says it for a ring."""
         measured = float(self.table.tables["proxy"]["rdma"]["step"])
-        return self.group.network.hops.get("Simple", measured)
+        stated = self.group.network.hop("Simple")
+        return measured if stated is None else stated
 
     def _posting(self) -> float:
         """Seconds for which the busiest rank's proxy, one thread, posts parts after the first (in the hop already)."""
-        stated = self.group.network.message
+        stated = self.group.network.cluster_facts.net_message
         usual = (
             self.table.tables["proxy"]["rdma"]["message"] if stated is None else stated
         )

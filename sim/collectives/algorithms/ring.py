@@ -226,7 +226,7 @@ def _latency(op: str, proto: str, model: Model) -> float:
         remote = 2 * nodes  # so the source of 2.18 and 2.20 has it
     inside = model.inside(ROWS, proto)
     if nodes > 1:
-        amd = 2 if model.group.network.amd else 1
+        amd = 2 if model.group.network.cluster_facts.amd_cpu else 1
         fences = 3 if proto == "Simple" else 1
         inside = max(inside, NET_OVERHEAD * amd * fences)
     local = (model.steps(op) - remote) * inside

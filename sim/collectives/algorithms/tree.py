@@ -59,10 +59,11 @@ def plan(call: Call) -> Plan:
             fabric, group.expand(fabric, _flows(group, chains, lines))
         ),
     )
-    task = work(size, group, proto, count, settings.buffer_size)
+    whole = work(size, group, proto, count, settings.buffer_size)
+    task = replace(whole, fill=0.0) if group.network.cluster_facts.net_queue else whole
     if lines:  # no two share a link in one direction
         task = replace(task, local_bytes=task.local_bytes / len(lines))
-    elif size > 0 and chains:
+    elif size > 0 and orders.has_meshes(group, fabric):
         task, call = orders.on_busiest_link(task, call, flows)
     plan = assemble(
         call,
@@ -73,16 +74,16 @@ def plan(call: Call) -> Plan:
         threads=threads,
         between=ROWS.between_hosts(proto),
     )
-    return plan if group.nodes == 1 else _across_hosts(plan, call)
+    return plan if group.nodes == 1 else _across_hosts(plan, call, whole)
 
 
-def _across_hosts(plan: Plan, call: Call) -> Plan:
+def _across_hosts(plan: Plan, call: Call, task: protocols.Work) -> Plan:
     """The plan with waits of inner hosts, and no faster than NCCL's table has its channels."""
     group, row = call.group, generation_of(call.fabric.gpu_model).tree
     most = believed(row, group, call.channels / 2) / 2
     return replace(
         plan,
-        latency=plan.latency + waits(group, call.proto),
+        latency=plan.latency + waits(group, call.proto) + _filling(call, task),
         rate_cap=min(plan.rate_cap, most),
     )
 
@@ -98,8 +99,28 @@ def waits(group: Group, proto: str) -> float:
     The root has one child, so the last of `depth` edges up and down passes depth - 1 hosts of two.
     """
     network = group.network
-    each = network.posting(proto) or network.message or 0.0
+    each = network.posting(proto) or network.cluster_facts.net_message or 0.0
     return 2 * max(0, depth(group.nodes) - 1) * each
+
+
+def _filling(call: Call, whole: protocols.Work) -> float:
+    """Seconds until all hosts are busy, where the file says for which share of the chunks in an inner host one waits.
+
+    They lie in the slots of its connections, as many as there are chunks or slots.
+    """
+    group, proto, queue = (
+        call.group,
+        call.proto,
+        call.group.network.cluster_facts.net_queue,
+    )
+    if not queue or whole.step <= 0:
+        return 0.0
+    pace = call.constants.pace("tree", proto)
+    across = replace(whole, local_bytes=0.0)
+    moving = protocols.link_time(across, group, call.op, proto, pace, call.constants)
+    slots = min(1.0, CONNECTIONS * protocols.STEPS * whole.step / whole.traffic)
+    inner = 2 * max(0, depth(group.nodes) - 1)
+    return whole.fill / pace.fill + inner * queue * slots * moving
 
 
 def believed(row: Row, group: Group, channels: float) -> float:
@@ -129,8 +150,14 @@ def work(
 def chunk_of(
     share: float, group: Group, proto: str, buffer: float | None = None
 ) -> float:
-    """Bytes per step of a channel that moves `share`: a FIFO slot, smaller for LL128 (enqueue.cc)."""
+    """Bytes per step of a channel that moves `share`: a FIFO slot, or less, so that deep trees fill (enqueue.cc)."""
     chunk = protocols.slot(proto, buffer)
+    if proto == "Simple" and group.nodes > 1 and group.network.cluster_facts.net_queue:
+        # Depth as NCCL counts it. Where nothing says how long chunks wait, the filling of whole slots stands for that.
+        depth = int(group.per_node) - 1 + int(math.log2(group.nodes))
+        for times, least in ((8, 131_072), (4, 65_536), (1, 32_768)):
+            while share // chunk < times * depth and chunk > least:
+                chunk /= 2
     if proto == "LL128":
         depth = 1 + int(math.log2(group.nodes)) + 0.1 * group.per_node
         while share / chunk < 64 * depth / group.per_node and chunk > 131_072:
@@ -199,9 +226,7 @@ def _flows(
     return flows
 
 
-def _both_ways(
-    flows: list[tuple[str, str, float]],
-) -> list[tuple[str, str, float]]:
+def _both_ways(flows: list[tuple[str, str, float]]) -> list[tuple[str, str, float]]:
     """Flows up a tree, and as much down it."""
     return flows + [(b, a, amount) for a, b, amount in flows]
 

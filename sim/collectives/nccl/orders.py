@@ -64,13 +64,18 @@ def neighbours(cycle: tuple[str, ...]) -> list[tuple[str, str]]:
 
 def is_mesh(group: Group, fabric: Any) -> bool:
     """Whether the group is one host of three GPUs or more that NVLinks join without a switch."""
-    if group.nodes > 1 or group.n < 3 or group.inside in ("shm", "net"):
+    return group.nodes == 1 and has_meshes(group, fabric)
+
+
+def has_meshes(group: Group, fabric: Any) -> bool:
+    """Whether hosts have three GPUs or more that NVLinks join without a switch."""
+    if len(group.hosts[0]) < 3 or group.inside in ("shm", "net"):
         return False
     return paths.once(fabric, ("mesh", group), lambda: _is_mesh(group, fabric))
 
 
 def _is_mesh(group: Group, fabric: Any) -> bool:
-    here = fabric.positions(list(group.ranks))
+    here = fabric.positions(list(group.hosts[0]))
     inside = np.isin(fabric.ends[0], here) & (fabric.links.kind == "nvlink")
     ends = fabric.ends[1][inside]
     return bool(len(ends)) and all(fabric.nodes.kinds[at] == "gpu" for at in ends)
@@ -101,6 +106,8 @@ def on_busiest_link(work: Work, call: Call, flows: Bytes) -> tuple[Work, Call]:
     """
     fabric, group = call.fabric, call.group
     links, usage = flows
+    inside = np.flatnonzero(fabric.links.kind[links] == "nvlink")
+    links, usage = links[inside], usage[inside]
     width, kinds = fabric.links.bandwidth[links], fabric.links.kind[links]
     wire = np.array([group.network.wire(call.constants, kind) for kind in kinds])
     at = int(np.argmax(usage / (width * wire)))

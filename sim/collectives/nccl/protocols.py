@@ -166,7 +166,7 @@ def net_hop(between: float, proto: str, group: Group) -> float:
 
     A file says it for a ring. LL and LL128 take the same step under every algorithm; Simple keeps NCCL's proportions.
     """
-    stated = group.network.hops.get(proto)
+    stated = group.network.hop(proto)
     if stated is None:
         return between
     return stated if proto != "Simple" else stated * between / ring_step(proto)

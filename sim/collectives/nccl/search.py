@@ -27,11 +27,7 @@ from prestep.sim.extras import lazily
 with lazily():
     from prestep.sim.collectives.nccl import searched
 
-__all__ = [
-    "Graph",
-    "power_of_two",
-    "search",
-]
+__all__ = ["Graph", "power_of_two", "search"]
 
 MAX_GRAPH_CHANNELS = 32
 #: Compute capability from which NCCL treats GPUs as it does Hopper.

@@ -139,11 +139,7 @@ def _power(count: int) -> bool:
 
 
 def system_of(
-    fabric: Any,
-    group: Group,
-    host: Sequence[str],
-    kind: Generation,
-    pxn: bool = True,
+    fabric: Any, group: Group, host: Sequence[str], kind: Generation, pxn: bool = True
 ) -> System:
     """NCCL's view of one of the group's hosts.
 

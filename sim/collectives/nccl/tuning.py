@@ -89,7 +89,9 @@ class Model:
     def ll_max(self) -> float:
         """Most GB/s that LL is believed to reach."""
         if self.group.nodes > 1:
-            return LL_BETWEEN[bool(self.group.network.amd)][self.column - 1]
+            return LL_BETWEEN[bool(self.group.network.cluster_facts.amd_cpu)][
+                self.column - 1
+            ]
         return self.kind.ll[0]
 
     def ll_share(self, op: str) -> float:

@@ -14,6 +14,7 @@ import numpy as np
 
 from prestep.sim.collectives.constants import Constants
 from prestep.sim.collectives.plan import Plan
+from prestep.topologies.core.facts import ClusterFacts
 
 # Kinds of links inside a host; all others are the network's.
 INSIDE = frozenset({"nvlink", "pcie", "c2c", "socket", "memory", "nvme"})
@@ -24,48 +25,30 @@ INJECTED = 192.0
 
 @dataclass(frozen=True)
 class Network:
-    """Facts of a cluster's network; what its file does not say is None or empty.
+    """What NCCL gets out of a network.
 
     Attributes
     ----------
-    share : float or None
-        Share of the ports' payload bandwidth that NCCL's traffic reaches.
-    pairs : float or None
-        The same for messages between pairs; None: no different.
-    hops : Mapping
-        Seconds of one step between hosts over the links' latency, by protocol.
-    message : float or None
-        Seconds of the proxy for each part of a message to a rank of another host; None: as measured elsewhere.
-    post, post_ll : float
-        Seconds of the proxy for each message of a ring, and the same with LL.
-    inject : float
-        Seconds more for a part of at most `INJECTED` bytes of a message between pairs.
-    channel : float or None
-        Bytes/s that one channel carries of messages between hosts.
-    eager, rendezvous : float
-        Bytes from which the two sides agree on a message before it is sent, and the seconds that this costs the proxy
-        for each channel of a step. Only LL and LL128 send less; `hops` of Simple has it in it.
-    amd : bool
-        Whether the hosts' CPUs are AMD's, to which NCCL's cost model gives other numbers.
+    cluster_facts : ClusterFacts
+        `net_*` of the cluster file, None where it says nothing; a step `net_simple` has a message's agreement in it.
     memory : bool
         Whether GPUs of a host reach each other through its memory (NCCL's transport SHM).
-    duplex : float or None
-        Share of a PCIe link that each direction gets when both are busy; None: as measured elsewhere.
     """
 
-    share: float | None = None
-    pairs: float | None = None
-    hops: Mapping[str, float] = field(default_factory=dict)
-    message: float | None = None
-    post: float = 0.0
-    post_ll: float = 0.0
-    inject: float = 0.0
-    channel: float | None = None
-    eager: float = float("inf")
-    rendezvous: float = 0.0
-    amd: bool = False
+    cluster_facts: ClusterFacts = field(default_factory=ClusterFacts)
     memory: bool = False
-    duplex: float | None = None
+
+    @property
+    def eager(self) -> float:
+        """Bytes from which the two sides agree on a message of LL or LL128 before it is sent."""
+        stated = self.cluster_facts.net_eager
+        return float("inf") if stated is None else stated
+
+    def hop(self, proto: str) -> float | None:
+        """Seconds of one step between hosts over the links' latency, where the file says it."""
+        facts = self.cluster_facts
+        steps = {"LL": facts.net_ll, "LL128": facts.net_ll128}
+        return steps.get(proto, facts.net_simple)
 
     def wire(
         self, table: Constants, kind: str, pairs: bool = False, one_way: bool = False
@@ -73,14 +56,17 @@ class Network:
         """Share of a link's payload bandwidth that NCCL's traffic, or its messages between pairs, can use."""
         if self.memory and kind == "pcie":
             return self._to_memory(table.tables["host_memory"]["shm"], one_way)
-        share = self.pairs if pairs and self.pairs is not None else self.share
+        facts = self.cluster_facts
+        share = facts.net_pairs_share if pairs else None
+        share = facts.net_share if share is None else share
         return table.wire(kind) if share is None or kind in INSIDE else share
 
     def _to_memory(self, shm: Mapping[str, float], one_way: bool) -> float:
         """Share of PCIe: a GPU's kernels write to the host's memory while they read what others wrote there."""
         if one_way:
             return float(shm["one_way"])
-        duplex = shm["duplex"] if self.duplex is None else self.duplex
+        stated = self.cluster_facts.pcie_duplex
+        duplex = shm["duplex"] if stated is None else stated
         return float(shm["both_ways"] * duplex)
 
     def channel_rate(self, table: Constants, rate: float, way: str) -> float:
@@ -94,41 +80,33 @@ class Network:
 
     def posting(self, proto: str) -> float:
         """Seconds of the proxy for a message of a ring or a tree."""
-        return self.post_ll if proto == "LL" else self.post
+        facts = self.cluster_facts
+        return (facts.net_post_ll if proto == "LL" else facts.net_post) or 0.0
 
     def each(self, usual: float, part: float) -> float:
         """Seconds of the proxy for a part of a message between pairs: `usual`, and more for the smallest."""
-        return usual + (self.inject if part <= INJECTED else 0.0)
+        return usual + (self.cluster_facts.net_inject or 0.0) * (part <= INJECTED)
+
+    def copied(self, proto: str, amount: float) -> float:
+        """Seconds for which the CPU that matches messages copies one into GPU memory; Simple's are written by the NIC.
+
+        libfabric's CXI provider copies what comes before agreement: small messages through a mapping of the memory
+        (gdrcopy), larger ones by the CUDA driver.
+        """
+        facts = self.cluster_facts
+        size = min(amount, self.eager)
+        if proto == "Simple":
+            return 0.0
+        if facts.net_copy_mapped is None or size <= facts.net_copy_mapped:
+            return size / (facts.net_copy or float("inf"))
+        driver = size / (facts.net_copy_driver or float("inf"))
+        return driver + (facts.net_copy_call or 0.0)
 
     def agreed(self, proto: str, amount: float, channels: int) -> float:
         """Seconds that a step between hosts takes longer when each of its channels sends `amount` bytes on the wire."""
-        return (
-            self.rendezvous * channels
-            if proto != "Simple" and amount >= self.eager
-            else 0.0
-        )
-
-
-def network_of(fabric: Any) -> Network:
-    """The facts that the cluster file of `fabric` states."""
-    facts = fabric.cluster_facts
-    steps = {"LL": facts.net_ll, "LL128": facts.net_ll128, "Simple": facts.net_simple}
-    return Network(
-        share=facts.net_share,
-        pairs=facts.net_pairs_share,
-        hops={
-            proto: seconds for proto, seconds in steps.items() if seconds is not None
-        },
-        message=facts.net_message,
-        post=facts.net_post or 0.0,
-        post_ll=facts.net_post_ll or 0.0,
-        inject=facts.net_inject or 0.0,
-        channel=facts.net_channel,
-        eager=float("inf") if facts.net_eager is None else facts.net_eager,
-        rendezvous=facts.net_rendezvous or 0.0,
-        amd=bool(facts.amd_cpu),
-        duplex=facts.pcie_duplex,
-    )
+        if proto == "Simple" or amount < self.eager:
+            return 0.0
+        return (self.cluster_facts.net_rendezvous or 0.0) * channels
 
 
 def has_token_bucket(fabric: Any) -> bool:

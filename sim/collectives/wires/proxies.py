@@ -270,23 +270,33 @@ TRAFFIC: dict[str, Callable[[Plan, Group, Any, Nccl], Traffic]] = {
 
 def bounded(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Plan:
     """The plan, no faster than the busiest proxy posts its messages."""
-    each = group.network.posting(plan.proto)
-    if plan.algo != "ring" or group.nodes < 2 or not each:
+    if plan.algo != "ring" or group.nodes < 2:
         return plan
     traffic = traffic_of(plan, group, fabric, settings)
     if traffic is None:
         return plan
-    # With one channel a GPU sends or receives; of several it has its share of those that enter and of those that leave.
-    messages = traffic.data * (2 if plan.channels > 1 else 1)
+    each = _each_round(traffic, plan, group)
+    if not each:
+        return plan
     hop = (
         protocols.net_hop(protocols.ring_step(plan.proto), plan.proto, group)
         + group.remote_latency
     )
     start = machine.of(fabric).pace("ring", plan.proto).start
-    least = start + min(2.0, traffic.remote) * hop + traffic.rounds * messages * each
+    least = start + min(2.0, traffic.remote) * hop + traffic.rounds * each
     # As a bound on the rate and not as latency: messages are posted while others' bytes move, so a collective that
     # shares its links, and takes longer for that, waits no longer for its proxies.
     if not plan.size or least <= plan.duration(fabric.links.bandwidth):
         return plan
     posting = least - plan.latency
     return replace(plan, rate_cap=min(plan.rate_cap, plan.size / posting))
+
+
+def _each_round(traffic: Traffic, plan: Plan, group: Group) -> float:
+    """Seconds that a round's messages keep the proxy busy: what it posts or, if longer, what it copies."""
+    # With one channel a GPU sends or receives; of several it has its share of those that enter and of those that leave.
+    messages = traffic.data * (2 if plan.channels > 1 else 1)
+    network = group.network
+    copied = traffic.data * network.copied(plan.proto, traffic.part)
+    agreed = network.agreed(plan.proto, traffic.part, plan.channels)
+    return max(messages * network.posting(plan.proto), copied + agreed)
