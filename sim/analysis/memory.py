@@ -12,7 +12,7 @@ from prestep.sim.collectives.plan import Plan
 from prestep.sim.graph.opgraph import KERNEL, Chain, Comm, Program
 from prestep.sim.planning.planned import Planned
 from prestep.workloads.lowered import Lowered
-from prestep.workloads.parallel.ddp import first_buckets_held
+from prestep.workloads.sharding.ddp import first_buckets_held
 
 # Bytes of a CUDA context with the kernels of PyTorch, cuBLAS and NCCL: guess (400 to 600 MiB on Ampere and Hopper).
 CONTEXT = 512 * 2.0**20

@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import ModelSpec, load_model
-from prestep.workloads.parallel.ddp import DistributedDataParallel
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.tensor import ExpertParallel
+from prestep.workloads.sharding.ddp import DistributedDataParallel
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.convnet import ResNet
 from prestep.workloads.torch.mlp import MultilayerPerceptron, mse_loss

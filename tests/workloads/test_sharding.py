@@ -14,7 +14,7 @@ from prestep.sim.errors import InputError
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.lowered import Lowered
-from prestep.workloads.parallel.zero_redundancy import partition
+from prestep.workloads.sharding.redundancy import partition
 from tests.executed import Executed, executed, step_time
 from tests.workloads.small import (
     HIDDEN,

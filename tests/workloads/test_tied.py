@@ -6,8 +6,8 @@ import pytest
 
 from prestep.sim.predict import predict
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.parallel.ddp import DistributedDataParallel
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.sharding.ddp import DistributedDataParallel
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor

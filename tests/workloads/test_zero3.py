@@ -13,7 +13,7 @@ from prestep.sim.predict import plan, predict
 from prestep.sim.spec.load import parse_scenario
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies.search import search
-from prestep.workloads.parallel.zero3_course import (
+from prestep.workloads.sharding.course import (
     LIVE,
     PERSISTENT,
     PREFETCH,

@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.megatron import optimizer, torch_optimizer
-from prestep.workloads.megatron.fsdp2 import Fsdp2
 from prestep.workloads.megatron.rank import DataParallel, Rank
 from prestep.workloads.megatron.replicated import Replicated
-from prestep.workloads.megatron.sharded import FullySharded
 from prestep.workloads.megatron.zero import Zero, Zero2, added_by_buckets
 from prestep.workloads.memory.account import Storage
+from prestep.workloads.sharding import layers
 
 FSDP = ("fsdp", "zero3")
 
@@ -23,7 +22,7 @@ def _of_megatron(rank: Rank, replicated: type[Replicated]) -> DataParallel:
     p = rank.s.parallel
     several = rank.dp.size > 1 or p.offload != "none"
     if p.data_parallel in FSDP and several:
-        return FullySharded(rank, shards_of(rank))
+        return layers.megatron(rank, shards_of(rank))
     if p.data_parallel == "zero2":
         return Zero2(rank)
     return replicated(rank, sharded=p.data_parallel == "zero1")
@@ -92,7 +91,7 @@ DEEPSPEED = Engine(
     unpacked=5.0,
 )
 PYTORCH = Engine(
-    lambda rank: Fsdp2(rank, shards_of(rank)),
+    lambda rank: layers.automodel(rank, shards_of(rank)),
     owns_gradients=True,
     pipelines=True,
     resident=torch_optimizer.resident,

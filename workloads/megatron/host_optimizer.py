@@ -32,7 +32,7 @@ def elements(rank: Rank, states: int) -> int:
 class HostSums:
     """Sums of gradients in the host's memory, where DeepSpeed's stages 2 and 3 send what each microbatch has reduced.
 
-    As `prestep.workloads.parallel.zero_offload` has it from the engine's source: the sum so far is fetched, added to
+    As `prestep.workloads.sharding.zero_offload` has it from the engine's source: the sum so far is fetched, added to
     and returned; behind the last microbatch it leaves for the optimizer in fp32. Stage 3 keeps sums even of one
     microbatch (``always``), and fetches the first at once.
     """

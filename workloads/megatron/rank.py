@@ -17,7 +17,7 @@ from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.megatron.shard import EXPERTS_PREFIX
 from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.optimizer import optimizer
-from prestep.workloads.parallel.offload import HostMemory
+from prestep.workloads.sharding.host import HostMemory
 from prestep.workloads.torch.tape import Tape
 
 DP = "nccl dp"

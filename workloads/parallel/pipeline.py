@@ -9,9 +9,7 @@ from math import prod
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.parallel.ddp import DistributedDataParallel
 from prestep.workloads.parallel.group import transfer
-from prestep.workloads.parallel.sharded_module import ShardedModule
 from prestep.workloads.schedules.runtime import (
     Batch,
     Compute,
@@ -22,6 +20,8 @@ from prestep.workloads.schedules.runtime import (
     Wait,
     executed,
 )
+from prestep.workloads.sharding.ddp import DistributedDataParallel
+from prestep.workloads.sharding.modules import ShardedModule
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.tape import Backward, Tape, Tensor
 from prestep.workloads.torch.trainer import weighed

@@ -17,7 +17,7 @@ from prestep.workloads.torch.simulated_rank import grid_of
 from prestep.workloads.torch.tape import Tape
 
 with lazily():
-    from prestep.workloads.parallel import zero_redundancy
+    from prestep.workloads.sharding import redundancy
 
 Replicas = tuple[tuple[int, ...], ...]
 
@@ -169,9 +169,9 @@ def _by_share(
     for stage in range(layout.pp):
         step = step_of(layout.rank(0, stage, 0), Shared(), every)
         step.build()
-        of_stages.append(zero_redundancy.loads(step.model.parameters, layout.dp))
+        of_stages.append(redundancy.loads(step.model.parameters, layout.dp))
     loads = [sum(of, ()) for of in zip(*of_stages, strict=True)]
-    heaviest = zero_redundancy.representatives(loads)
+    heaviest = redundancy.representatives(loads)
     return tuple(
         (rank, *(d for d in every[0] if heaviest[d] == rank != d))
         for rank in dict.fromkeys(heaviest)

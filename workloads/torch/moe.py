@@ -22,7 +22,7 @@ from prestep.workloads.torch.modules import FeedForward, Linear, Module, gated
 from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
-    from prestep.workloads.parallel.fsdp import FullyShard
+    from prestep.workloads.sharding.module_unit import ModuleUnit
 
 STREAM = "nccl ep"
 
@@ -41,7 +41,7 @@ class MixtureOfExperts(Module):
     ----------
     expert_parameters : list of Tensor
         Parameters that belong to this rank's experts: data parallelism does not average them over the group.
-    sharded : FullyShard, optional
+    sharded : ModuleUnit, optional
         Gathers them, where they are a group of FSDP's own.
     """
 
@@ -51,7 +51,7 @@ class MixtureOfExperts(Module):
         self, t: Tape, m: ModelSpec, group: Group | None = None, parts: int = 1
     ) -> None:
         super().__init__()
-        self.sharded: FullyShard | None = None
+        self.sharded: ModuleUnit | None = None
         self.experts, self.chosen, self.group = m.experts, m.experts_per_token, group
         self.shards = group.size if group is not None else 1
         if m.experts % self.shards:

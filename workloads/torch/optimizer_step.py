@@ -16,7 +16,7 @@ from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
     from prestep.workloads import orthogonal
-    from prestep.workloads.parallel import offload
+    from prestep.workloads.sharding import host as host_memory
     from prestep.workloads.torch import amp, updates
 
 ADAMW_MOMENTS = 2
@@ -53,7 +53,7 @@ class OptimizerStep:
     scaler: amp.LossScaler | None = None
     shards: Group | None = None
     tensor: Group | None = None
-    host: offload.HostMemory | None = None
+    host: host_memory.HostMemory | None = None
 
     @property
     def wide(self) -> int:
@@ -112,7 +112,9 @@ class OptimizerStep:
                 self.tensor,
             )
 
-    def _update_on(self, host: offload.HostMemory, stored: Sequence[Tensor]) -> None:
+    def _update_on(
+        self, host: host_memory.HostMemory, stored: Sequence[Tensor]
+    ) -> None:
         """The same by the CPU."""
         if self.choices.clip_gradients:
             self.tape.cpu("elementwise_nograd", len(stored))

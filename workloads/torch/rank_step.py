@@ -23,8 +23,9 @@ from prestep.workloads.torch.wrapped_model import WrappedModel
 
 with lazily():
     from prestep.workloads import schedules
-    from prestep.workloads.parallel import pipeline, zero3_course
+    from prestep.workloads.parallel import pipeline
     from prestep.workloads.schedules import runtime
+    from prestep.workloads.sharding import course as courses
     from prestep.workloads.torch import amp, wide
 
 # cuBLAS takes 32 MiB of workspace on Hopper for each thread that calls it, and backward has its own thread
@@ -125,13 +126,13 @@ class RankStep:
     def _shards(self) -> Group | None:
         """The ranks that each keep a part of every parameter."""
         groups = self.model.sharded
-        return groups[0].group if groups else None
+        return groups[0].part.mesh.group if groups else None
 
     def _scaler(self) -> amp.LossScaler | None:
         """What scales the loss, where the number format needs it."""
         if not precision(self.job.training.precision).scaled_loss:
             return None
-        groups = [group.group for group in self.model.sharded[:1]]
+        groups = [unit.part.mesh.group for unit in self.model.sharded[:1]]
         if self.job.parallel.tp > 1:
             groups.append(self.model.tp_group)
         return amp.LossScaler(tuple(groups))
@@ -156,7 +157,7 @@ class RankStep:
         """Parameters of the modules in the order of a microbatch, which ZeRO 3 records in the first step."""
         t, whole = self.tape, replace(self.job.parallel, data_parallel="none")
         first = Tape(t.rank, Shared(), t.costs)
-        course = first.hooks = zero3_course.Course(first)
+        course = first.hooks = courses.Course(first)
         step = RankStep(
             replace(self.job, parallel=whole),
             self.model.spec,

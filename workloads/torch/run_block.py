@@ -12,7 +12,7 @@ from prestep.workloads.torch.block import Block
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
-    from prestep.workloads.parallel import fsdp
+    from prestep.workloads.sharding.module_unit import ModuleUnit
     from prestep.workloads.torch import activation_checkpoint, again
 
 
@@ -48,7 +48,7 @@ class BlockRunner:
     job: JobSpec
     tape: Tape
     run: RunBlock
-    sharded: dict[Block, fsdp.FullyShard] = field(default_factory=dict)
+    sharded: dict[Block, ModuleUnit] = field(default_factory=dict)
     bucket_cap: float | None = None
 
     def __call__(self, block: Block, x: Tensor) -> Tensor:

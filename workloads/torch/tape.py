@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from prestep.workloads.exchanges.torch_context import Ring
     from prestep.workloads.job.pytorch import PyTorch
     from prestep.workloads.parallel.group import Group
-    from prestep.workloads.parallel.zero3_course import ModuleHooks
+    from prestep.workloads.sharding.course import ModuleHooks
     from prestep.workloads.torch.adapter import LowRank
     from prestep.workloads.torch.low_rank import FourBits
 

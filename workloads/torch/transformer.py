@@ -17,7 +17,7 @@ with lazily():
     from prestep.workloads.torch import further, liger, scan_layers
 
 if TYPE_CHECKING:
-    from prestep.workloads.parallel.fsdp import FullyShard
+    from prestep.workloads.sharding.module_unit import ModuleUnit
 
 
 class Transformer(Module):
@@ -59,8 +59,8 @@ class Transformer(Module):
             for i in range(m.mtp_layers if last else 0)
         ]
         #: FSDP's groups of the embedding, and of norm and head, where they have groups of their own.
-        self.embedding_group: FullyShard | None = None
-        self.head_group: FullyShard | None = None
+        self.embedding_group: ModuleUnit | None = None
+        self.head_group: ModuleUnit | None = None
 
     def _tokens(self, t: Tape, m: ModelSpec) -> Tensor:
         """The embedding of tokens; a tied one gets a gradient in every row, by the head."""

@@ -12,8 +12,8 @@ from prestep.workloads.job.layout import grad_accumulation_of
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.parallel import ddp
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.sharding import ddp
 from prestep.workloads.torch import aten, trainer
 from prestep.workloads.torch.block import BlockParallel
 from prestep.workloads.torch.modules import without
@@ -26,16 +26,18 @@ with lazily():
     # Of these a model has one kind of network, a job one kind of parallelism.
     from prestep.workloads.exchanges import context, torch_context
     from prestep.workloads.parallel import (
-        fsdp,
         loss_parallel,
-        offload,
         pipeline,
-        sharded_module,
         tensor,
+    )
+    from prestep.workloads.sharding import (
+        fsdp,
+        host,
+        module_unit,
+        modules,
+        redundancy,
+        zero,
         zero3,
-        zero_offload,
-        zero_partitions,
-        zero_redundancy,
     )
     from prestep.workloads.torch import (
         amp,
@@ -61,7 +63,7 @@ class WrappedModel:
     ddp : DistributedDataParallel, optional
     partitions, zero3 : optional
         The same as `ddp` where it is DeepSpeed's engine, of any stage and of stage 3.
-    sharded : list of FullyShard
+    sharded : list of ModuleUnit
         FSDP's groups.
     whole_module : ShardedModule, optional
         The whole model under FSDP; None: it is not, or in stages of a pipeline.
@@ -82,13 +84,11 @@ class WrappedModel:
         self.run_block = BlockRunner(job, tape, run_block)
         if job.parallel.cp > 1:
             self._share_sequences(run_block is not as_written)
-        self.sharded: list[fsdp.FullyShard] = []
-        self.whole_module: sharded_module.ShardedModule | None = None
-        self.redundancy: zero_redundancy.ZeroRedundancy | None = None
-        self.ddp: (
-            ddp.DistributedDataParallel | zero_partitions.ZeroPartitions | None
-        ) = None
-        self.partitions: zero_partitions.ZeroPartitions | None = None
+        self.sharded: list[module_unit.ModuleUnit] = []
+        self.whole_module: modules.ShardedModule | None = None
+        self.redundancy: redundancy.ZeroRedundancy | None = None
+        self.ddp: ddp.DistributedDataParallel | zero.ZeroPartitions | None = None
+        self.partitions: zero.ZeroPartitions | None = None
         self.zero3: zero3.ShardedParameters | None = None
         self.parameter_count = 0
         self.parameters: list[Tensor] = []
@@ -135,23 +135,23 @@ class WrappedModel:
         return self.rank.expert_copies(ep, among, self.whole_experts)
 
     @cached_property
-    def host(self) -> offload.HostMemory | None:
+    def host(self) -> host.HostMemory | None:
         """The host's memory of a rank that offloads to it."""
         if self.job.parallel.offload == "none":
             return None
         wide = 4 if self.choices.master_weights else self.tape.itemsize
         pinned = self.job.parallel.offload_pinned
-        return offload.HostMemory(self.tape, self.rank.itself(), wide, pinned)
+        return host.HostMemory(self.tape, self.rank.itself(), wide, pinned)
 
     @cached_property
-    def sharding(self) -> sharded_module.Sharding:
+    def sharding(self) -> modules.Sharding:
         """How FSDP shards modules, over all data-parallel ranks or over some of them (HSDP)."""
         parallel, rank = self.job.parallel, self.rank
         shards = parallel.fsdp_shards or self.dp_group.size
         experts = None
         if parallel.ep > 1:
             experts = rank.expert_copies(parallel.ep, shards, self.whole_experts)
-        return sharded_module.Sharding(
+        return modules.Sharding(
             self.tape,
             self.choices,
             parallel.reshards,
@@ -270,7 +270,7 @@ class WrappedModel:
 
     def _data_parallel(
         self, parameters: list[Tensor], experts: Sequence[Tensor] = ()
-    ) -> ddp.DistributedDataParallel | zero_partitions.ZeroPartitions | None:
+    ) -> ddp.DistributedDataParallel | zero.ZeroPartitions | None:
         if not self._partitioned:
             return self._distributed(parameters, experts)
         self.partitions = self._partitions(parameters)
@@ -285,22 +285,14 @@ class WrappedModel:
         parallel, copies = self.job.parallel, self.expert_copies
         return ddp.wrap(self.tape, parallel, parameters, self.dp_group, experts, copies)
 
-    def _partitions(self, parameters: list[Tensor]) -> zero_partitions.ZeroPartitions:
+    def _partitions(self, parameters: list[Tensor]) -> zero.ZeroPartitions:
         """DeepSpeed's partition, on the GPU or on its host."""
         t, group, host = self.tape, self.dp_group, self.host
-        last = grad_accumulation_of(self.job) - 1
-        if self.mode == "zero3":
-            if host is None:
-                self.zero3 = zero3.ShardedParameters(t, parameters, group)
-            else:
-                self.zero3 = zero_offload.OffloadedShards(
-                    t, parameters, group, host, last
-                )
+        last, stage = grad_accumulation_of(self.job) - 1, int(self.mode[-1])
+        if stage == 3:
+            self.zero3 = zero3.ShardedParameters(t, parameters, group, 3, host, last)
             return self.zero3
-        stage = 2 if self.mode == "zero2" else 1
-        if host is None:
-            return zero_partitions.ZeroPartitions(t, parameters, group, stage)
-        return zero_offload.OffloadedPartitions(t, parameters, group, stage, host, last)
+        return zero.ZeroPartitions(t, parameters, group, stage, host, last)
 
     @property
     def _partitioned(self) -> bool:
@@ -324,7 +316,7 @@ class WrappedModel:
             module.forward(lambda: net.outputs(self.tape, tokens, self.run_block))
         )
 
-    def _sharded_module(self, net: Transformer) -> sharded_module.ShardedModule:
+    def _sharded_module(self, net: Transformer) -> modules.ShardedModule:
         """A model or a stage under FSDP."""
         module = self.sharding.module(net)
         self.run_block.sharded |= module.blocks
@@ -371,7 +363,7 @@ class WrappedModel:
     def reduce_now(self, reduce: bool) -> None:
         """Whether the next backward pass reduces gradients: that of a step's last microbatch does."""
         if self.whole_module is not None:
-            self.whole_module.context.sync = reduce
+            self.whole_module.flow.sync = reduce
         if self.ddp is not None:
             self.ddp.sync = reduce
 
@@ -423,14 +415,14 @@ class WrappedModel:
 
         Source: torchao's precompute_float8_dynamic_scale_for_fsdp.
         """
-        t, cast = self.tape, [group for group in self.sharded if group.cast]
+        t, cast = self.tape, [unit for unit in self.sharded if unit.part.cast]
         if not cast:
             return
-        elements = sum(group.cast // group.group.size for group in cast)
+        elements = sum(unit.part.cast // unit.part.ranks for unit in cast)
         wide = 4.0 if self.choices.master_weights else 2.0
         t.launch(Kernel("fused_reduction", (elements,), bytes=wide * elements))
-        layers = sum(len(p.shape) == 2 for group in cast for p in group.parameters)
-        cast[0].group.collective(t, "all_reduce", 4.0 * layers, fsdp.REDUCE)
+        layers = sum(len(p.shape) == 2 for unit in cast for p in unit.parameters)
+        cast[0].part.mesh.group.collective(t, "all_reduce", 4.0 * layers, fsdp.REDUCE)
         t.wait(t.record(fsdp.REDUCE))
 
     def stored_parameters(self) -> list[Tensor]:
@@ -447,7 +439,7 @@ class WrappedModel:
             return self.stored_parameters()
         if self.redundancy is None:
             place = None if len(self.rank.replicas) == 1 else self.rank.where[0]
-            self.redundancy = zero_redundancy.ZeroRedundancy(
+            self.redundancy = redundancy.ZeroRedundancy(
                 self.tape, self.parameters, self.dp_group, place
             )
         return self.redundancy.own

@@ -6,23 +6,32 @@ AllGatherCoalescedHandle), gradients that are copied into a bucket as they come,
 copied or added into partitions; then norms in 64 bits tensor by tensor, the update of a flat fp32 partition in
 groups of `GROUP` elements, and small parameters gathered one by one, for which the host waits (stage3.py). All-gathers,
 their sizes and their order are those of a trace (llama1b-z3-b4, two H200, DeepSpeed 0.19.8).
+
+With the optimizer in the host's memory parts of parameters stay on the GPU unless `offload_param` moves them, and
+the sums of gradients in 16 bits (grad_partitions_flat_buffer) lie on the host whether there are several microbatches or
+not: `partition_grads` copies each reduced part there and back in the first microbatch, fetches, adds and returns it in
+later ones. In the last the norm is taken on the GPU and the part leaves in fp32 as well. In the step the host reads one
+norm of all, then scales, updates, casts and returns each group of `GROUP` elements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.group import Group
-from prestep.workloads.parallel.zero3_course import Coordinator, with_hook
-from prestep.workloads.parallel.zero_partitions import (
+from prestep.workloads.sharding.course import Coordinator, with_hook
+from prestep.workloads.sharding.host import HostMemory
+from prestep.workloads.sharding.zero import (
     FLATTEN,
     NARROWED,
     NORM,
     SCALARS,
     SCALED,
+    WIDE,
     WIDENED,
     ZeroPartitions,
 )
@@ -36,6 +45,9 @@ GROUP = (
 #: Operations without a kernel (views, events): of a module that is entered, a parameter that is copied out of what was
 #: gathered, one that is freed, a projection forward and backward, a gradient, its part. Counted as Python's calls were.
 ENTERED, CUT_OUT, FREED, PROJECTED, PROJECTED_BACK, CUT_IN, CUT_UP = 2, 3, 3, 3, 4, 4, 4
+#: Kernels over single numbers: behind a part's norm (its square and root), and for each norm that is summed. Counted
+#: in the source (`_constant_buffered_norm2`, `complete_grad_norm_calculation_for_cpu_offload`).
+ROOTS, SQUARED = 2, 2
 
 
 @dataclass
@@ -66,8 +78,16 @@ class ShardedParameters(ZeroPartitions):
     buffers = 1  # it is reduced before the next gradient comes; it stays between steps
     coordinator: Coordinator
 
-    def __init__(self, t: Tape, parameters: list[Tensor], group: Group) -> None:
-        super().__init__(t, parameters, group, stage=3)
+    def __init__(
+        self,
+        t: Tape,
+        parameters: list[Tensor],
+        group: Group,
+        stage: int,
+        host: HostMemory | None = None,
+        last: int = 0,
+    ) -> None:
+        super().__init__(t, parameters, group, stage, host, last)
         self._set_up_buckets()
         self.numbers = {id(p): number for number, p in enumerate(parameters)}
         self.under_way: dict[int, Gathering] = {}
@@ -75,12 +95,15 @@ class ShardedParameters(ZeroPartitions):
         for p in parameters:
             p.storage = None
 
-    def _resident(self) -> Storage:
-        """A rank's part of the parameters and of their gradients, beside weights in fp32 and both moments."""
+    def _resident(self) -> list[Storage]:
+        """A part of the parameters; and of gradients, weights in fp32 and moments, unless the host has them."""
         narrow = float(self.t.itemsize * self.own)
-        self.kept = Storage(self.t.memory, narrow, "parameters")
-        self.sums = Storage(self.t.memory, narrow, "gradients")
-        return super()._resident()
+        kept = [Storage(self.t.memory, narrow, "parameters")]
+        if self.host is not None:
+            self._keep_on_host(self.host, sums=True)
+            return kept
+        kept.append(Storage(self.t.memory, narrow, "gradients"))
+        return kept + super()._resident()
 
     def follow(self, course: Sequence[Sequence[int]]) -> None:
         """Knows from now on in which order modules run, and hangs its hooks on them."""
@@ -240,11 +263,31 @@ class ShardedParameters(ZeroPartitions):
         t.cpu("zero3_reduce_param")
         t.cpu("zero3_operation", CUT_UP)
         part = -(-p.elements // self.group.size)
-        if t.microbatch == 0:
+        if self.host is not None:
+            self._send_part(self.host, part)
+        elif t.microbatch == 0:
             self._copy(float(t.itemsize * part))
-            return
-        t.cpu("elementwise_nograd")
-        t.launch(Kernel("add", (part,), bytes=3.0 * t.itemsize * part))
+        else:
+            self._add(part)
+
+    def _send_part(self, host: HostMemory, part: int) -> None:
+        """A part goes to the host's sum; in the last microbatch its norm is taken, and it leaves in fp32 too."""
+        t, narrow = self.t, self.t.itemsize
+        on_gpu = Storage(t.memory, float(narrow * part), "buffers")
+        # The first comes back at once, though what was sent is still there.
+        add, first = partial(self._add, part), t.microbatch == 0
+        host.add_up(part, REDUCE, narrow, add, first, back=True)
+        if t.microbatch == self.last:
+            wider = Storage(t.memory, NORM * part, "buffers")
+            self._over(part, WIDENED)
+            self._read(part, NORM)
+            self._small(ROOTS)
+            del wider
+            wide = Storage(t.memory, float(WIDE * part), "buffers")
+            self._over(part, WIDENED)
+            host.to_host(part, REDUCE, WIDE)
+            del wide
+        del on_gpu
 
     def after_backward(self) -> None:
         """The rest is reduced, and the host waits for it."""
@@ -258,27 +301,39 @@ class ShardedParameters(ZeroPartitions):
         self.t.cpu("zero3_step_param", len(self.parameters))
         for start in range(0, self.own, GROUP):
             share = min(GROUP, self.own - start) / self.own
-            self._norm(share)
+            self._norm(round(share * len(self.parameters)))
         for start in range(0, self.own, GROUP):
             self._update(min(GROUP, self.own - start))
         self._gather_small()
 
-    def _norm(self, share: float) -> None:
-        """Of every tensor's part, in 64 bits, then over all ranks: a number that the host sends waits for it."""
+    def _norm(self, count: int) -> None:
+        """Of so many tensors' parts, in 64 bits, then over all ranks: a number that the host sends waits for it.
+
+        Norms of what has gone to the host were taken there: their squares are summed and read.
+        """
         t = self.t
-        for p in self.parameters[: round(share * len(self.parameters))]:
-            part = -(-p.elements // self.group.size)
-            self._over(part, WIDENED)
-            t.cpu("elementwise_nograd")
-            t.launch(Kernel("fused_reduction", (part,), bytes=NORM * part))
-        self._small(SCALARS)
-        self.group.collective(t, "all_reduce", 8.0, GATHER)
+        if self.host is not None:
+            self._small(SQUARED * count)
+            t.synchronize()
+        else:
+            for p in self.parameters[:count]:
+                part = -(-p.elements // self.group.size)
+                self._over(part, WIDENED)
+                self._read(part, NORM)
+            self._small(SCALARS)
+        size = 8.0 if self.host is None else 4.0
+        self.group.collective(t, "all_reduce", size, GATHER)
         t.wait(t.record(GATHER))
         t.synchronize()
 
     def _update(self, n: int) -> None:
         """Gradients side by side, in fp32, scaled; Adam; weights in 16 bits."""
         t = self.t
+        if self.host is not None:
+            # Memory that is not pinned is written in 16 bits and copied: the host waits for it.
+            self._update_on(self.host, n, REDUCE)
+            t.synchronize(REDUCE)
+            return
         t.cpu("zero3_operation", len(self.parameters))
         t.cpu("elementwise_nograd")
         t.launch(Kernel("fused", (n,), bytes=FLATTEN * n))

@@ -5,17 +5,27 @@ unless it is larger than one. A bucket that cannot take the next gradient is div
 (overlap_comm, allreduce_bucket), and each rank keeps its part. The optimizer looks for infinities and takes norms in
 64 bits tensor by tensor, flattens its gradients, casts and scales them, updates a flat fp32 partition, copies it into
 16 bits, and gathers all partitions. It reads results from the GPU in between, so the host's lead is lost.
+
+With the optimizer in the host's memory (ZeRO-Offload; copy_grads_in_partition and step): behind a bucket's reduction,
+on its stream, a rank takes the norm of each tensor of its partition, looks for infinities in it, which the host reads,
+casts it to fp32 and copies it to the host (async_inplace_copy_grad_to_fp32_buffer_from_gpu). With several microbatches
+gradients of 16 bits add up in between: the sum so far comes to the GPU and goes back
+(async_accumulate_grad_in_cpu_via_gpu). In the step the host reads all norms, scales gradients, runs Adam, casts
+parameters to 16 bits and copies them to the GPU, which gathers them. Nobody measured such a step for prestep: the
+CPU's rates are those of PyTorch's fused Adam, which moves the same bytes as DeepSpeedCPUAdam (a guess).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.host_costs import buckets
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.parallel.ddp import STREAM
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.sharding.ddp import STREAM
+from prestep.workloads.sharding.host import HostMemory
 from prestep.workloads.torch.functional import launch_elementwise
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -47,15 +57,26 @@ class ZeroPartitions:
     group : Group
         Ranks that share them.
     stage : int
-        1: reduced after the last microbatch; 2: in each.
+        1: reduced after the last microbatch; 2: in each; 3: parameters are sharded too (`ShardedParameters`).
+    host : HostMemory, optional
+        Where the optimizer's partition is, and gradients go bucket by bucket; None: on the GPU.
+    last : int
+        The step's last microbatch, whose gradients an optimizer on the host takes.
     """
 
     view = True  # gradients lie in the buckets
     buffers = 2  # one bucket is filled while another is reduced
 
     def __init__(
-        self, t: Tape, parameters: list[Tensor], group: Group, stage: int
+        self,
+        t: Tape,
+        parameters: list[Tensor],
+        group: Group,
+        stage: int,
+        host: HostMemory | None = None,
+        last: int = 0,
     ) -> None:
+        self.host, self.last = host, last
         self.t, self.parameters, self.group, self.stage = t, parameters, group, stage
         self.bucket, self.sync = BUCKETS["reduce"], True
         self.cap = float(self.bucket * t.itemsize)
@@ -68,9 +89,23 @@ class ZeroPartitions:
         for p in parameters:
             p.on_grad = self._ready
 
-    def _resident(self) -> Storage:
-        """Weights in fp32 and both moments of this rank's partition."""
-        return Storage(self.t.memory, float(3 * WIDE * self.own), "optimizer")
+    def _resident(self) -> list[Storage]:
+        """Weights in fp32 and both moments of this rank's partition; with a host, room for the largest gradient.
+
+        That is temp_grad_buffer_for_gpu_offload. The host keeps sums over microbatches too (accumulated_grads_in_cpu).
+        """
+        if self.host is None:
+            return [Storage(self.t.memory, float(3 * WIDE * self.own), "optimizer")]
+        self._keep_on_host(self.host, sums=self.last > 0)
+        largest = max(p.elements for p in self.parameters)
+        return [Storage(self.t.memory, float(self.t.itemsize * largest), "buffers")]
+
+    def _keep_on_host(self, host: HostMemory, sums: bool) -> None:
+        """Counts weights in fp32 and both moments, what Adam reads, and sums in 16 bits."""
+        host.keep("optimizer", 3 * self.own, WIDE)
+        host.keep("gradients", self.own, WIDE)
+        if sums:
+            host.keep("gradients", self.own, self.t.itemsize)
 
     @property
     def own(self) -> int:
@@ -128,12 +163,44 @@ class ZeroPartitions:
 
         In stage 2 later microbatches have a partition of their own, which is added to the first.
         """
+        if self.host is not None:
+            self._send(self.host, part, max(1, tensors // self.group.size))
+            return
         if self.partition is None:
             self.partition = Storage(
                 self.t.memory, float(self.t.itemsize * self.own), "gradients"
             )
         size = 2.0 * self.t.itemsize * part
         self.t.launch(Kernel("copy", (part,), bytes=size), STREAM)
+
+    def _send(self, host: HostMemory, part: int, tensors: int) -> None:
+        """This rank's part of so many tensors goes to the host, whose sum over microbatches is fetched and added to."""
+        t = self.t
+        with t.on_stream(STREAM):
+            if self.last > 0:
+                add = partial(self._add, part)
+                host.add_up(part, STREAM, t.itemsize, add, t.microbatch == 0)
+            if t.microbatch < self.last:
+                return
+            # Norm and infinities of every tensor, which the host awaits.
+            for _ in range(tensors):
+                self._over(part // tensors, WIDENED)
+                self._read(part // tensors, NORM)
+                self._read(part // tensors, float(t.itemsize))
+                self._small(1 + LOOKS)
+                t.synchronize(STREAM)
+            self._over(part, WIDENED)
+            host.to_host(part, STREAM, WIDE)
+
+    def _add(self, n: int) -> None:
+        """One tensor of so many elements added to another."""
+        self.t.cpu("elementwise_nograd")
+        self.t.launch(Kernel("add", (n,), bytes=3.0 * self.t.itemsize * n))
+
+    def _read(self, n: int, size: float) -> None:
+        """A reduction to a number of so many elements of `size` bytes."""
+        self.t.cpu("elementwise_nograd")
+        self.t.launch(Kernel("fused_reduction", (n,), bytes=size * n))
 
     def after_backward(self) -> None:
         """The rest is reduced, and the host waits for all of it."""
@@ -148,6 +215,9 @@ class ZeroPartitions:
     # -- the optimizer ------------------------------------------------------------------------------
     def step(self) -> None:
         """Everything that the optimizer does with its partition."""
+        if self.host is not None:
+            self._step_on(self.host)
+            return
         self._look_for_infinities()
         self._norms()
         t, n = self.t, self.own
@@ -167,6 +237,28 @@ class ZeroPartitions:
         self._over(n, NARROWED)
         self._gather()
 
+    def _step_on(self, host: HostMemory) -> None:
+        """Norms read one by one, gradients scaled, Adam and the cast by the CPU, parameters back to the GPU."""
+        t = self.t
+        t.synchronize(STREAM)
+        self._agree(1.0)
+        for _ in self.tensors:
+            t.cpu("elementwise_nograd")
+            t.synchronize()
+        self._agree(4.0)
+        self._update_on(host, self.own, STREAM)
+        t.wait(t.record(STREAM))
+        self._gather()
+
+    def _update_on(self, host: HostMemory, n: int, stream: str) -> None:
+        """So many elements scaled, updated and cast by the CPU, and on their way to the GPU."""
+        narrow = self.t.itemsize
+        host.pass_over(2.0 * WIDE * n)
+        self.t.cpu("optimizer_step")
+        host.pass_over(float(ADAM * n))
+        host.pass_over(float((WIDE + narrow) * n))
+        host.to_gpu(n, stream, narrow)
+
     def _adam(self, n: int) -> None:
         """PyTorch's fused kernel over so many elements in fp32."""
         self.t.cpu("optimizer_step")
@@ -182,17 +274,14 @@ class ZeroPartitions:
         """Of every tensor, one kernel over it and some over a number; then the host reads what all ranks found."""
         for p in self.tensors:
             self._small(LOOKS)
-            self.t.cpu("elementwise_nograd")
-            self.t.launch(Kernel("fused_reduction", (p.elements,), bytes=float(p.size)))
+            self._read(p.elements, p.size / p.elements)
         self._agree(1.0)
 
     def _norms(self) -> None:
         """Of every tensor: to 64 bits, as fast as to 32 (elements bound that copy, not bytes), and read there."""
         for p in self.tensors:
             self._over(p.elements, WIDENED)
-            self.t.cpu("elementwise_nograd")
-            norm = Kernel("fused_reduction", (p.elements,), bytes=NORM * p.elements)
-            self.t.launch(norm)
+            self._read(p.elements, NORM)
             self._small(1)
         self._agree(4.0)
 

@@ -12,10 +12,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prestep.workloads.parallel.flat import FlatContext, FlatShard
-from prestep.workloads.parallel.fsdp import Context, FullyShard
 from prestep.workloads.parallel.group import Group
-from prestep.workloads.parallel.offload import HostMemory
+from prestep.workloads.sharding import fsdp
+from prestep.workloads.sharding.host import HostMemory
+from prestep.workloads.sharding.module_unit import ModuleFlow, ModuleUnit
+from prestep.workloads.sharding.policy import Mesh
 from prestep.workloads.torch.block import Block
 from prestep.workloads.torch.modules import without
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -32,29 +33,29 @@ class ShardedModule:
     Attributes
     ----------
     tape : Tape
-    context : Context
+    flow : ModuleFlow
         What its groups share.
     blocks : dict
         The group of every block.
     inner : dict
         Groups inside blocks (a block's experts).
-    root : FullyShard, optional
+    root : ModuleUnit, optional
         The group of parameters outside the blocks; None: there are none, or they have groups of their own.
-    embedding, head : FullyShard, optional
+    embedding, head : ModuleUnit, optional
         The groups of the embedding, and of the last norm and the head, where there is none of the root.
     """
 
     tape: Tape
-    context: Context
-    blocks: dict[Block, FullyShard]
-    root: FullyShard | None = None
-    inner: dict[Block, FullyShard] = field(default_factory=dict)
-    embedding: FullyShard | None = None
-    head: FullyShard | None = None
+    flow: ModuleFlow
+    blocks: dict[Block, ModuleUnit]
+    root: ModuleUnit | None = None
+    inner: dict[Block, ModuleUnit] = field(default_factory=dict)
+    embedding: ModuleUnit | None = None
+    head: ModuleUnit | None = None
     pending: bool = False
 
     @property
-    def groups(self) -> list[FullyShard]:
+    def groups(self) -> list[ModuleUnit]:
         """All groups in the order of their modules, the root's first."""
         inside = [
             group
@@ -67,7 +68,7 @@ class ShardedModule:
     @property
     def reduces_itself(self) -> bool:
         """FSDP1, which a pipeline does not know: every backward pass reduces."""
-        return any(isinstance(group, FlatShard) for group in self.groups)
+        return not self.flow.policy.staged
 
     def forward(self, run: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Runs the module's forward pass inside the root's hooks."""
@@ -77,11 +78,11 @@ class ShardedModule:
         else:
             outputs = self._forward_root(self.root, run)
         # The last gather's buffer (FSDPState._post_forward of the root).
-        self.context.gathered = None
+        self.flow.arrived = None
         return outputs
 
     def _forward_root(
-        self, root: FullyShard, run: Callable[[], list[Tensor]]
+        self, root: ModuleUnit, run: Callable[[], list[Tensor]]
     ) -> list[Tensor]:
         outputs: list[Tensor] = []
 
@@ -104,57 +105,56 @@ class ShardedModule:
         self.tape.layer = -1
         if self.root is not None:
             self.root.post_backward()
-        finish_backward(self.tape, self.context)
+        finish_backward(self.tape, self.flow)
 
     # -- as a stage of a pipeline -----------------------------------------------------------------
     def hold(self) -> None:
         """Backward passes reduce and free nothing until `reduce`."""
-        self.context.sync, self.context.keeps = False, True
+        self.flow.sync, self.flow.keeps = False, True
 
     def gather(self) -> None:
         """Gathers all parameters ahead of their use, copied in on the compute stream (FSDPModule.unshard)."""
         for group in self.groups:
-            group.unshard(self.tape.stream)
+            group.gather(self.tape.stream)
         self.pending = True
 
     def gathered(self) -> None:
         """The compute stream waits for `gather`."""
         if self.pending:
             for group in self.groups:
-                group.wait(forward=False)
+                group.wait()
         self.pending = False
 
     def free(self) -> None:
         """Frees all gathered parameters."""
         for group in self.groups:
-            group.reshard()
+            group.free()
 
     def reduce(self) -> None:
         """Reduces the gradients of all groups, and frees their parameters."""
         t, layer = self.tape, self.tape.layer
-        self.context.sync, self.context.keeps = True, False
+        self.flow.sync, self.flow.keeps = True, False
         layers = {id(group): block.index for block, group in self.blocks.items()}
         layers |= {id(group): block.index for block, group in self.inner.items()}
         for group in self.groups:
             t.layer = layers.get(id(group), -1)
             group.post_backward()
         t.layer = -1
-        finish_backward(t, self.context)
+        finish_backward(t, self.flow)
         t.layer = layer
         self.hold()
 
 
-def finish_backward(t: Tape, context: Context) -> None:
+def finish_backward(t: Tape, flow: ModuleFlow) -> None:
     """After the last group: the compute stream waits until its gradients are reduced."""
     t.cpu("fsdp_finalize")
-    t.wait(context.done)
-    if context.on_host and context.done:
-        t.synchronize(event=context.done)
-    context.reduced = context.done = ()
-    context.begun = False
-    context.reduce_input = None
-    context.gathered = None
-    context.order.clear()
+    t.wait(flow.done)
+    if flow.host is not None and flow.done:
+        t.synchronize(event=flow.done)
+    flow.reduced = flow.done = ()
+    flow.begun = False
+    flow.sending = flow.arrived = None
+    flow.order.clear()
 
 
 @dataclass(frozen=True)
@@ -193,20 +193,21 @@ class Sharding:
 
     def module(self, net: Transformer) -> ShardedModule:
         """Shards a model or a stage: every block, and what is outside of them."""
-        flat = self.choices.fsdp == "1"
-        context = FlatContext(self.reshards) if flat else Context()
-        context.on_host = self.host is not None
-        blocks, inner = dict[Block, FullyShard](), dict[Block, FullyShard]()
+        policy = fsdp.policy(self.choices)
+        # FSDP1's SHARD_GRAD_OP keeps parameters while gradients only add up (_should_free_in_backward).
+        keeps = policy.flat and not self.reshards
+        flow = ModuleFlow(policy, self.host, keeps)
+        blocks, inner = dict[Block, ModuleUnit](), dict[Block, ModuleUnit]()
         for block in net.all_blocks:
             layer = block.experts if self.experts is not None else None
             apart = [] if layer is None else layer.expert_parameters
             if layer is not None:
                 inner[block] = layer.sharded = self._group(
-                    apart, context, self.reshards, self.experts
+                    apart, flow, self.reshards, self.experts
                 )
             shared = without(block.parameters, apart)
-            blocks[block] = self._group(shared, context, self.reshards)
-        module = ShardedModule(self.tape, context, blocks, inner=inner)
+            blocks[block] = self._group(shared, flow, self.reshards)
+        module = ShardedModule(self.tape, flow, blocks, inner=inner)
         self._shard_root(net, module)
         if inner:
             between = [_groups(blocks[b], inner.get(b)) for b in net.all_blocks]
@@ -219,37 +220,32 @@ class Sharding:
         lookup, rest = net.embedding_parameters, net.root_parameters
         apart = self.splits_root and not net.is_tied
         if rest and not apart:
-            module.root = self._group(rest, module.context, self.reshards_root)
+            module.root = self._group(rest, module.flow, self.reshards_root)
             return
         if lookup:
-            module.embedding = self._group(lookup, module.context, self.reshards)
+            module.embedding = self._group(lookup, module.flow, self.reshards)
         if last := without(rest, lookup):
-            module.head = self._group(last, module.context, self.reshards_root)
+            module.head = self._group(last, module.flow, self.reshards_root)
         net.embedding_group, net.head_group = module.embedding, module.head
 
     def _group(
         self,
         parameters: list[Tensor],
-        context: Context,
+        flow: ModuleFlow,
         reshards: bool,
         among: Group | None = None,
-    ) -> FullyShard:
+    ) -> ModuleUnit:
         """Shards the parameters of one module."""
-        t, copies = self.tape, self.copies
-        if isinstance(context, FlatContext):
-            return FlatShard(
-                t, parameters, self.shards, context, reshards, self.choices, copies
-            )
-        group = among or self.shards
-        return FullyShard(t, parameters, group, context, reshards, copies, self.host)
+        mesh = Mesh(among or self.shards, self.copies)
+        return ModuleUnit(self.tape, parameters, mesh, flow, reshards)
 
 
-def _groups(*groups: FullyShard | None) -> list[FullyShard]:
+def _groups(*groups: ModuleUnit | None) -> list[ModuleUnit]:
     """Those that a module has: its own, and that of its experts."""
     return [group for group in groups if group is not None]
 
 
-def _prefetch(blocks: list[list[FullyShard]]) -> None:
+def _prefetch(blocks: list[list[ModuleUnit]]) -> None:
     """Blocks with experts of their own gather the next module whole, and backward the one before it.
 
     torchtitan says so to FSDP (set_modules_to_forward_prefetch), whose own order experts would break.

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from operator import ge
 
-from prestep.workloads.parallel.ddp import STREAM
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.sharding.ddp import STREAM
 from prestep.workloads.torch.tape import Tape, Tensor
 
 Load = tuple[int, ...]

@@ -1,0 +1,314 @@
+"""Megatron-like layers that are fully sharded: by Megatron's own FSDP, DeepSpeed's stage 3, or PyTorch's FSDP2.
+
+One unit a layer. Experts lie on a mesh of their own, over the ranks that have the same ones; where no other rank has
+them they are whole, and nothing of them moves. Frozen weights are gathered and never reduced. With fewer shards than
+data-parallel ranks (hybrid sharding) shards are summed over the copies after they are reduced.
+
+Megatron's gathers the next layer beside the current one's computation, and with pipeline stages leaves parameters and
+reduces in the last backward pass of a step. Between steps a rank keeps shards in 16 bits beside the fp32 ones that the
+optimizer updates, or (`fp32_shards`) fp32 ones alone. With DeepSpeed's optimizer on the host gradients add up there.
+
+FSDP2 as NeMo Automodel sets it up (distributed/parallelizer.py, moe/parallelizer.py, moe/fsdp_mixin.py) gathers a layer
+where its pass is reached, and backward the one before. A microbatch that does not reduce adds to whole sums in the type
+of the reduction. Pipeline schedules that know a stage as FSDP's reduce behind its last backward pass, all at once; a
+stage that hides its modules in one that is none reduces in each (reduce_every_microbatch; stage.py,
+backward_maybe_with_nosync). Experts' group has no mixed precision there (experts_reduce_dtype).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.job.layout import microbatches_of
+from prestep.workloads.megatron.elementwise import pass_over
+from prestep.workloads.megatron.host_optimizer import sums_of
+from prestep.workloads.megatron.passes import Pass
+from prestep.workloads.megatron.rank import DataParallel, Held, Rank, split
+from prestep.workloads.megatron.units import Unit
+from prestep.workloads.memory.account import Storage
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.sharding import fsdp
+from prestep.workloads.sharding.policy import Mesh, Part, Policy, Streams
+from prestep.workloads.sharding.unit import Flow, ShardedUnit
+
+COMPUTED = 2  # bytes of a parameter, and of its gradient, as layers have them
+WIDE = {"bf16": 2, "fp32": 4}
+# Bytes moved for an element where PyTorch adds a gradient in 16 bits to an earlier one, and where FSDP adds it to a sum
+# in fp32, or begins that sum.
+ADDED, ADDED_WIDE, BEGUN_WIDE = 6.0, 10.0, 6.0
+
+
+class LayerUnit(ShardedUnit):
+    """A layer's parameters; ``trained``: those that have gradients, on every mesh."""
+
+    def __init__(
+        self, rank: Rank, unit: Unit, meshes: tuple[Mesh, Mesh], flow: Flow
+    ) -> None:
+        super().__init__(rank.tape, [], flow, len(unit.parameters))
+        self.unit = unit
+        in_fp8 = unit.name == "layer" and rank.o.fp8_param_gather
+        trained, frozen = rank.weights(unit, 1), split(unit.frozen)
+        every = [
+            self._part(mesh, own, own + fixed, wide, 1 if in_fp8 else COMPUTED)
+            for mesh, own, fixed, wide in zip(
+                meshes, trained, frozen, flow.policy.reduced, strict=True
+            )
+        ]
+        self.parts = [p for p in every if p.elements and p.mesh.shards]
+        self.trained = [p for p in every if p.trained]
+        self.sums: Storage | None = None
+
+    def _part(self, mesh: Mesh, trained: int, count: int, wide: int, sent: int) -> Part:
+        """A layer's parameters on a mesh: all are gathered, those that are trained reduced."""
+        stored = self.policy.stored
+        return Part(
+            mesh,
+            count,
+            trained,
+            full=float(COMPUTED * count),
+            stored=float(stored * count),
+            sent=float(sent * count),
+            gradient=float(COMPUTED * trained),
+            reduced=float(wide * trained),
+            kept=float(stored * trained),
+        )
+
+    def reduce(self, summed: bool, earlier: bool) -> None:
+        """Gradients (``summed``: sums in the reduction's type) to shards, added to those of microbatches before."""
+        t, policy = self.t, self.policy
+        for part in self.trained:
+            if not part.mesh.shards and part.mesh.copies is None:
+                continue
+            if policy.one_buffer:
+                t.cpu("fsdp_reduce_param", self.tensors)
+                t.wait(self.flow.reduced)
+            for kernel in policy.pack(part, summed) if part.mesh.shards else ():
+                t.launch(kernel)
+            stream = self.scatter(part)
+            for kernel in policy.store(part, earlier):
+                t.launch(kernel, stream)
+            self.flow.reduced = t.record(policy.streams.reduce)
+
+
+class FullySharded(DataParallel):
+    """Which layers of a rank are whole, and what becomes of their gradients."""
+
+    clips, sharded = False, True
+
+    def __init__(self, rank: Rank, shards: int, policy: Policy) -> None:
+        self.rank, self.t, self.shards, self.policy = rank, rank.tape, shards, policy
+        apart = max(1, shards * rank.edp.size // rank.dp.size)
+        if policy.staged and rank.grid.ep > 1:
+            apart = rank.edp.size  # Automodel's ep_shard axis
+        meshes = Mesh(*cut(rank.dp, shards)), Mesh(*cut(rank.edp, apart))
+        self.expert_shards = self.frozen_expert_shards = meshes[1].group.size
+        self.frozen_shards = shards
+        self.flow = Flow(policy)
+        self.on_host = sums_of(rank, policy.streams.reduce, always=True)
+        self.offloads = self.on_host is not None
+        self.reducing: Storage | None = None
+        self.units = {
+            stage: [
+                LayerUnit(rank, unit, meshes, self.flow)
+                for unit, times in rank.parts(stage)
+                for _ in range(times)
+            ]
+            for stage in rank.stages
+        }
+        self.passes = dict.fromkeys(rank.stages, 0)  # backward passes so far
+        pp = rank.grid.pp > 1
+        self.staged = pp and policy.staged
+        self.every = rank.s.pytorch.reduce_every_microbatch and policy.staged
+        self.frees = rank.s.parallel.reshards and (policy.staged or not pp)
+        self.updates_shards = policy.staged or rank.o.fp32_shards
+
+    def held(self, parameters: int, states: int) -> Held:
+        """Bytes of shards of parameters and of gradients on this rank between steps."""
+        stored = self.policy.stored
+        if self.on_host is not None:
+            self.on_host.keep(states, several=microbatches_of(self.rank.s) > 1)
+            return Held(stored * states, 0)
+        if not self.policy.staged:
+            return Held(stored * states, self.rank.wide * states)
+        frozen = sum(
+            COMPUTED * (shared // self.shards + experts // self.expert_shards)
+            for shared, experts in self.rank.frozen.values()
+        )
+        return Held(stored * states + frozen, stored * states)
+
+    def begin(self) -> None:
+        """FSDP2's gathers begin when the optimizer has written the shards."""
+        if self.policy.staged:
+            for stream in (self.policy.streams.copy_in, self.policy.streams.gather):
+                self.t.wait(self.t.record(), stream)
+
+    def after(self, stage: int) -> None:
+        """With FSDP2's stages, all gradients of one that has made its last are reduced, and waited for."""
+        if self.staged and not self.every and self.rank.remaining[stage] == 0:
+            for unit in self.units[stage][::-1]:
+                unit.free()
+                unit.reduce(summed=True, earlier=False)
+                unit.sums = None
+            self.finish()
+
+    def forward(self, stage: int) -> None:
+        """A stage's forward pass; the last layer is needed again at once."""
+        units = self.units[stage]
+        for i, unit in enumerate(units):
+            self._use(units, i, 1)
+            unit.spend("fsdp_post_forward")
+            self.rank.emit(unit.unit.forward, 1)
+            if self.frees and i < len(units) - 1:
+                unit.free()
+
+    def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
+        """A stage's backward pass; where it reduces, gradients of a layer go beside the next one's pass."""
+        units, policy = self.units[stage], self.policy
+        if policy.staged:
+            reduces = frees = self.every or (last and not self.staged)
+            frees |= self.frees and not self.staged
+        else:
+            reduces = frees = last or self.frees
+        for i in reversed(range(len(units))):
+            unit = units[i]
+            self._use(units, i, -1)
+            if not policy.one_buffer:
+                self._hold(unit)
+            self.rank.emit(which(unit.unit), 1)
+            unit.spend("fsdp_post_backward")
+            if frees:
+                unit.free()
+            if policy.one_buffer:
+                self._add_up(stage, unit, reduces)
+            if reduces:
+                summed = not self.every and self.passes[stage] > 0
+                self.reducing, unit.sums = unit.sums, None  # frees the one before
+                unit.reduce(summed, self.every and any(self.passes.values()))
+                self._send(stage, unit, last)
+        self.passes[stage] += 1
+        if reduces and self.staged:
+            self.finish()  # autograd's last callback
+
+    def finish(self) -> None:
+        """The computing stream waits for what is being reduced."""
+        self.reducing = None
+        if not self.policy.staged:
+            self.t.wait(self.t.record(self.policy.streams.reduce))
+        elif self.flow.reduced:
+            self.t.cpu("fsdp_finalize")
+            self.t.wait(self.flow.reduced)
+            self.flow.reduced = ()
+
+    def _use(self, units: list[LayerUnit], i: int, step: int) -> None:
+        """Waits for a layer's parameters, and sets off those of the next before or after."""
+        following = units[i + step : i + step + 1] if i + step >= 0 else []
+        unit, early = units[i], self.policy.ahead > 0
+        unit.spend("fsdp_pre_forward")
+        unit.gather()
+        for other in following if early else ():
+            other.gather()
+        unit.wait()
+        for other in following if step < 0 and not early else ():
+            other.gather()
+
+    def _hold(self, unit: LayerUnit) -> None:
+        """Takes memory for a layer's whole gradients.
+
+        Those that no other rank has are among what is held, unless the host has all.
+        """
+        if unit.sums is None:
+            here = [p.reduced for p in unit.trained if self.offloads or p.mesh.shards]
+            unit.sums = Storage(self.t.memory, sum(here), "gradients")
+
+    def _add_up(self, stage: int, unit: LayerUnit, reduces: bool) -> None:
+        """Whole gradients of a microbatch and those of the ones before it."""
+        first = self.passes[stage] == 0
+        for part in unit.trained:
+            moved = 0.0 if first else ADDED
+            if part.mesh.shards:
+                if reduces and (first or self.every):
+                    continue  # straight into the reduction's buffer
+                if part.reduced > part.gradient:
+                    moved = BEGUN_WIDE if first else ADDED_WIDE
+            if moved:
+                pass_over(self.t, part.trained, moved * part.trained)
+        if not reduces:
+            self._hold(unit)
+
+    def _send(self, stage: int, unit: LayerUnit, last: bool) -> None:
+        """A layer's reduced gradients go to their sums on the host."""
+        if self.on_host is not None:
+            count = sum(-(-part.trained // part.ranks) for part in unit.trained)
+            self.on_host.add(count, self.passes[stage] == 0, last)
+
+
+def megatron(rank: Rank, shards: int) -> FullySharded:
+    """Megatron's FSDP, and DeepSpeed's stage 3: layers one ahead, copied out of their buffers as they arrive."""
+    gather, reduce = fsdp.GATHER, fsdp.REDUCE
+    policy = Policy(
+        Streams("", gather, reduce, reduce),
+        host="",
+        ahead=1,
+        one_buffer=False,
+        stored=4 if rank.o.fp32_shards else COMPUTED,
+        reduced=(rank.wide, rank.wide),
+        staged=False,
+        arrive=lambda part: _over(part.elements, 2.0 * part.sent),
+        pack=lambda part, _: _over(part.trained, part.gradient + part.reduced),
+    )
+    return FullySharded(rank, shards, policy)
+
+
+def automodel(rank: Rank, shards: int) -> FullySharded:
+    """PyTorch's FSDP2 around layers: copied in from shards, and out on the computing stream."""
+    choices = rank.s.pytorch
+    wide = WIDE[choices.reduce_dtype]
+    stored = 4 if choices.master_weights else COMPUTED
+    policy = Policy(
+        Streams(fsdp.COPY_IN, fsdp.GATHER, fsdp.REDUCE, fsdp.REDUCE),
+        stored=stored,
+        reduced=(wide, WIDE[choices.experts_reduce_dtype or choices.reduce_dtype]),
+        copy_in=partial(_shard_in, moved=stored + COMPUTED),
+        copy_out=lambda part: _over(part.elements, 2.0 * part.full),
+        pack=_into_buffer,
+        store=_into_shard,
+    )
+    return FullySharded(rank, shards, policy)
+
+
+def _over(elements: int, moved: float) -> Iterable[Kernel]:
+    return (Kernel("fused", (elements,), bytes=moved),)
+
+
+def _shard_in(part: Part, moved: int) -> Iterable[Kernel]:
+    own = part.elements // part.ranks
+    return _over(own, float(moved * own))
+
+
+def _into_buffer(part: Part, summed: bool) -> Iterable[Kernel]:
+    read = part.reduced if summed else part.gradient
+    return _over(part.trained, read + part.reduced)
+
+
+def _into_shard(part: Part, earlier: bool) -> Iterable[Kernel]:
+    """The reduced shard is cast to the stored type, and added to that of the microbatches before."""
+    cast = part.reduced + part.kept if part.reduced != part.kept else 0.0
+    each = (cast + (3 * part.kept if earlier else 0.0)) / part.trained
+    own = part.trained // part.ranks
+    return _over(own, each * own) if each else ()
+
+
+def cut(dp: Group, shards: int) -> tuple[Group, Group | None]:
+    """The ranks that share one copy of the parameters, and (hybrid sharding) those with the same shard."""
+    if shards >= dp.size:
+        return dp, None
+    blocks = [
+        tuple(ranks[i : i + shards])
+        for ranks in dp.copies
+        for i in range(0, len(ranks), shards)
+    ]
+    strides = [tuple(ranks[i::shards]) for ranks in dp.copies for i in range(shards)]
+    block = Group(dp.axis, dp.ranks[:shards], blocks, dp.arrivals)
+    return block, Group("replicas", dp.ranks[::shards], strides, dp.arrivals, dp.axis)

@@ -1,0 +1,159 @@
+"""Parameters that are gathered, freed and reduced together: the engine of every fully sharded policy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from prestep.workloads.memory.account import Storage
+from prestep.workloads.sharding.host import HostMemory
+from prestep.workloads.sharding.policy import Part, Policy
+from prestep.workloads.torch.tape import Tape
+
+
+@dataclass
+class Flow:
+    """What all units of one model share.
+
+    Attributes
+    ----------
+    policy : Policy
+    host : HostMemory, optional
+        Where shards are kept; None: on the GPU.
+    keeps : bool
+        Whether backward passes leave parameters gathered (a pipeline's, until its gradients are reduced; FSDP1's
+        SHARD_GRAD_OP while gradients only add up).
+    sync : bool
+        Whether the next backward pass reduces.
+    begun : bool
+        Whether a forward pass has begun since gradients were reduced.
+    reduced, done : tuple of int
+        End of the reduction whose buffer is in use, and of all that was issued to reduce gradients.
+    freed : list of tuple of int
+        Ends of the computation that used units freed lately, where gathers in flight are limited.
+    sending, arrived : Storage, optional
+        Buffers of the last reduction, and of the last gather in a forward pass.
+    """
+
+    policy: Policy
+    host: HostMemory | None = None
+    keeps: bool = False
+    sync: bool = True
+    begun: bool = False
+    reduced: tuple[int, ...] = ()
+    done: tuple[int, ...] = ()
+    freed: list[tuple[int, ...]] = field(default_factory=list)
+    sending: Storage | None = None
+    arrived: Storage | None = None
+
+
+class ShardedUnit:
+    """Parameters of one module or layer.
+
+    Attributes
+    ----------
+    parts : list of Part
+        What is gathered, by mesh.
+    tensors : int
+        Parameters that the host walks over.
+    whole : list of Storage, optional
+        Memory of gathered parameters; None: they are shards.
+    coming : tuple of int, optional
+        The end of a gather under way.
+    """
+
+    def __init__(
+        self, tape: Tape, parts: Sequence[Part], flow: Flow, tensors: int
+    ) -> None:
+        self.t, self.flow, self.policy = tape, flow, flow.policy
+        self.parts, self.tensors = list(parts), tensors
+        self.whole: list[Storage] | None = None
+        self.coming: tuple[int, ...] | None = None
+        self.buffer: Storage | None = None
+
+    @property
+    def sent(self) -> float:
+        """Bytes that are gathered."""
+        return sum(part.sent for part in self.parts)
+
+    def spend(self, operation: str, tensors: int | None = None) -> None:
+        """Time of the host for a unit, and for the tensors in it."""
+        if self.policy.host:
+            self.t.cpu(operation, len(self.parts))
+        if tensors is not None and self.policy.host == "tensor":
+            self.t.cpu(f"{operation}_param", tensors)
+
+    def gather(self, stream: str = "") -> None:
+        """Issues copy-in and all-gather, unless the parameters are there or under way."""
+        if self.whole is not None or self.coming is not None or not self.parts:
+            return
+        t, policy, streams = self.t, self.policy, self.policy.streams
+        freed = self.flow.freed
+        if policy.in_flight and len(freed) >= policy.in_flight:
+            t.synchronize(event=freed.pop(0))
+        self.spend("fsdp_unshard", self.tensors)
+        stream = stream or streams.copy_in or t.stream
+        with t.on_stream(stream):
+            self.buffer = Storage(t.memory, self.sent, "buffers")
+            for part in self.parts:
+                self._send(part, stream)
+        self.coming = t.record(streams.gather)
+
+    def _send(self, part: Part, stream: str) -> None:
+        """One mesh's shards into the buffer, of which their input is a slice (all_gather_copy_in), and gathered."""
+        t, gather = self.t, self.policy.streams.gather
+        self.fetch(part, stream)
+        for kernel in self.policy.copy_in(part):
+            t.launch(kernel)
+        part.mesh.group.collective(t, "all_gather", part.sent, gather, in_place=True)
+        for kernel in self.policy.arrive(part):
+            t.launch(kernel, gather)
+
+    def fetch(self, part: Part, stream: str) -> None:
+        """Copies the shard from the host's memory, where it is kept there."""
+        if self.flow.host is not None:
+            elements = part.full / part.narrow / part.ranks
+            self.flow.host.to_gpu(elements, stream)
+
+    def wait(self, forward: bool = False) -> None:
+        """The computing stream waits for the gather, and copies parameters out of its buffer.
+
+        Then others may use the buffer; in a forward pass it stays until the next unit arrives.
+        """
+        if self.coming is None:
+            return
+        t, streams = self.t, self.policy.streams
+        self.spend("fsdp_wait", self.tensors)
+        t.wait(self.coming)
+        self.flow.arrived = None
+        self.whole = self.unpacked()
+        kernels = [k for part in self.parts for k in self.policy.copy_out(part)]
+        for kernel in kernels:
+            t.launch(kernel)
+        if kernels:
+            for stream in (streams.copy_in, streams.gather):
+                t.wait(t.record(), stream)
+            self.flow.arrived = self.buffer if forward else None
+        self.buffer = self.coming = None
+
+    def unpacked(self) -> list[Storage]:
+        """Memory of the parameters as they are computed with: the gather's buffer."""
+        return [] if self.buffer is None else [self.buffer]
+
+    def free(self) -> None:
+        """Parameters are shards again."""
+        if self.whole is not None and self.policy.in_flight:
+            self.flow.freed.append(self.t.record())
+        self.whole = None
+
+    def scatter(self, part: Part) -> str:
+        """Reduces a buffer to shards, and shards over their copies; the stream on which they are complete."""
+        t, streams, (group, copies) = self.t, self.policy.streams, part.mesh
+        if part.mesh.shards:
+            group.collective(t, "reduce_scatter", part.reduced, streams.reduce)
+        if copies is None:
+            return streams.reduce
+        with t.on_stream(streams.reduce if part.mesh.shards else t.stream):
+            shard = part.reduced / group.size
+            copies.collective(t, "all_reduce", shard, streams.between)
+        return streams.between
