@@ -9,12 +9,7 @@ import networkx as nx
 
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric.wiring import (
-    count,
-    default_links,
-    join,
-    star,
-)
+from prestep.topologies.fabric.wiring import count, default_links, join, star
 
 # Physical links between two GPUs: (GPU, GPU, links). Of four GPUs all are joined, and each to one of the other four.
 MESH = (

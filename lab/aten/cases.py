@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.aten.results import results_of
+from prestep.sim.costs.aten import PREFIX
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operation import Argument, Operand, Operation
 from prestep.workloads.operators.rules import kernels_of
@@ -39,6 +40,7 @@ BEFORE = frozenset(
     [
         "ones",
         "zeros",
+        "zeros_like",
         "scalar_tensor",
         "remainder",
         "eq",
@@ -51,6 +53,8 @@ BEFORE = frozenset(
 )
 
 
+#: Operations that sum by index.
+SUMS = ("bincount", "index_put", "index_add", "scatter_add", "scatter_reduce")
 #: Families whose operations copy a tensor and change the copy.
 INTO_COPIES = ("along", "places")
 
@@ -105,6 +109,12 @@ class Case:
         return between * min(1.0, self.steady / self.warm)
 
 
+def measured(gpu: str) -> list[Case]:
+    """Cases of all files of a GPU."""
+    paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in ("", ".domains"))
+    return [case for path in paths for case in read(path)]
+
+
 def read(path: Path) -> list[Case]:
     """Cases of a file that measure one operation, of which one kernel is made."""
     with gzip.open(path, "rt") as file:
@@ -127,11 +137,21 @@ def cases_of(row: dict[str, Any], names: dict[int, str]) -> Iterator[Case]:
         yield from _of_pixels(row)
         return
     operations = [_operation(row, *call[:2]) for call in row["aten"]]
+    if row["family"] == "recurrent":
+        yield from _recurrent(row, operations)
+        return
     heavy = [each for each in operations if _launches(each)]
     if not heavy or any(_base(each) not in BEFORE for each in heavy[:-1]):
         return
     before = len(heavy) - 1 + (row["family"] in INTO_COPIES)
     yield _case(row, heavy[-1], row["kernels"][before:])
+
+
+def _recurrent(row: dict[str, Any], operations: list[Operation]) -> Iterator[Case]:
+    """cuDNN's kernels alone: beside it states are zeroed, and backward copies what cuDNN kept."""
+    *before, last = [each for each in operations if _base(each) != "detach"]
+    zeroed = any(_base(each) in ("zeros", "clone") for each in before)
+    yield _case(row, last, row["kernels"][zeroed:])
 
 
 def _of_pixels(row: dict[str, Any]) -> Iterator[Case]:
@@ -166,7 +186,7 @@ def _case(row: dict[str, Any], operation: Operation, kernels: list[Any]) -> Case
     return Case(
         operation,
         _skewed(kernels_of(operation))
-        if row["set"].get("skewed")
+        if row["set"].get("skewed") or row["set"].get("order") == "skewed"
         else kernels_of(operation),
         cold,
         warm,
@@ -180,9 +200,11 @@ def _case(row: dict[str, Any], operation: Operation, kernels: list[Any]) -> Case
 
 
 def _skewed(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
-    """Sums by index of which many meet in one row, which sizes do not show."""
+    """Sums by indices of which many are one, which sizes do not show: they wait for each other."""
     return tuple(
-        replace(kernel, layout="add_repeated") if kernel.layout == "add" else kernel
+        replace(kernel, layout=f"{kernel.layout}_repeated".lstrip("_"))
+        if kernel.kind.removeprefix(PREFIX) in SUMS
+        else kernel
         for kernel in kernels
     )
 
@@ -190,7 +212,7 @@ def _skewed(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 def _operation(row: dict[str, Any], name: str, texts: list[Any]) -> Operation:
     arguments = tuple(_argument(text) for text in texts)
     options: tuple[tuple[str, Argument], ...] = ()
-    if row["set"].get("dtype") == "tf32":
+    if row["set"].get("dtype") == "tf32" or row["family"] == "recurrent":
         options = (("allow_tf32", True),)
     whole = Operation(f"aten.{name}", arguments, options)
     rule = REBUILT.get(row["family"])
@@ -254,6 +276,42 @@ def _convolution(row: dict[str, Any], operation: Operation) -> Operation:
     else:
         return operation
     return replace(operation, arguments=arguments)
+
+
+def _domain_convolution(row: dict[str, Any], operation: Operation) -> Operation:
+    """As `_convolution`, for sizes that begin with the dimensions in space, of layers that may be transposed."""
+    if _base(operation) not in ("convolution", "convolution_backward"):
+        return operation
+    dims, *_, kernel, stride, groups = row["size"]
+    tensors = tuple(v for v in operation.arguments if isinstance(v, Operand))
+    padding = kernel // 2 if kernel % 2 else 0
+    numbers = tuple((each,) * dims for each in (stride, padding, 1))
+    rest = ("transpose" in row["op"], (0,) * dims, groups)
+    if _base(operation) == "convolution":
+        image, weight = tensors[:2]
+        return replace(operation, arguments=(image, weight, None, *numbers, *rest))
+    mask = (True, True, False)
+    return replace(operation, arguments=(*tensors[:3], None, *numbers, *rest, mask))
+
+
+def _spectrum(row: dict[str, Any], operation: Operation) -> Operation:
+    """The two dimensions of a Fourier transform, of which the text has the numbers in a row."""
+    if not _base(operation).startswith("_fft"):
+        return operation
+    source, *_, last = operation.arguments
+    return replace(operation, arguments=(source, (2, 3), 0, last))
+
+
+def _network(row: dict[str, Any], operation: Operation) -> Operation:
+    """The weights of recurrent layers as the list that they are; the text has them in a row."""
+    if not _base(operation).startswith("_cudnn_rnn"):
+        return operation
+    source, *others = (v for v in operation.arguments if isinstance(v, Operand))
+    layers, modes = row["size"][3], {"lstm": 2, "gru": 3}
+    weights = tuple(others[: 4 * layers])
+    after = (None,) * (8 if "backward" in operation.name else 4)
+    rest = (modes[row["op"]], source.shape[-1], 0, layers, False, 0.0, True, False, ())
+    return replace(operation, arguments=(source, weights, *after, *rest))
 
 
 def _attention(row: dict[str, Any], operation: Operation) -> Operation:
@@ -338,6 +396,9 @@ REBUILT = {
     "grouped_conv": _convolution,
     "diffusion_conv": _convolution,
     "sequence_conv": _convolution,
+    "conv_odd": _domain_convolution,
+    "recurrent": _network,
+    "spectrum": _spectrum,
     "attention": _attention,
     "heads": _attention,
     "windows": _attention,
@@ -346,4 +407,4 @@ REBUILT = {
     "places": _in_place,
     "foreach": _foreach,
 }
-__all__ = ["FOLDER", "Case", "contiguous", "read"]
+__all__ = ["FOLDER", "Case", "contiguous", "measured", "read"]

@@ -48,7 +48,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("gpu", nargs="?", default="h200")
     name = parser.parse_args().gpu
-    measured = cases.read(cases.FOLDER / f"{name}.jsonl.gz")
+    measured = cases.measured(name)
     print("\n".join(lines(errors(load_gpu(name), measured))))
 
 

@@ -215,6 +215,8 @@ def _filtered(operation: Operation) -> tuple[Operand, ...]:
     image, weight = tensor(operation, 0), tensor(operation, 1)
     if image is None or weight is None:
         return ()
+    if argument(operation, 6) is True:
+        return _filtered_back(operation, image, weight)
     stride, padding, dilation = (
         integers(argument(operation, at)) or (fallback,)
         for at, fallback in ((3, 1), (4, 0), (5, 1))
@@ -234,6 +236,36 @@ def _filtered(operation: Operation) -> tuple[Operand, ...]:
     ]
     shape = (image.shape[0], weight.shape[0], *sides)
     return (Operand(image.dtype, shape, _as(image, shape)),)
+
+
+def _filtered_back(
+    operation: Operation, image: Operand, weight: Operand
+) -> tuple[Operand, ...]:
+    """A transposed convolution's result: the picture that a convolution would have come from."""
+    stride, padding = (integers(argument(operation, at)) for at in (3, 4))
+    sides = [
+        (size - 1) * stride[i] - 2 * padding[i] + weight.shape[2 + i]
+        for i, size in enumerate(image.shape[2:])
+    ]
+    groups = (integers(argument(operation, 8)) or (1,))[0]
+    shape = (image.shape[0], weight.shape[1] * groups, *sides)
+    return (Operand(image.dtype, shape, _as(image, shape)),)
+
+
+def _transformed(operation: Operation) -> tuple[Operand, ...]:
+    """Fourier transforms: of real numbers half of the last dimension, and back."""
+    source, numbers = first(operation), _numbers(operation)
+    *lead, last = source.shape
+    if base(operation) == "_fft_r2c":
+        return (Operand("complex64", (*lead, last // 2 + 1)),)
+    if base(operation) == "_fft_c2r":
+        return (Operand("fp32", (*lead, numbers[-1])),)
+    return _like(operation)
+
+
+def _bagged(operation: Operation) -> tuple[Operand, ...]:
+    table, _, offsets = operation.operands[:3]
+    return (Operand(table.dtype, (offsets.elements, table.shape[-1])),)
 
 
 def _as(image: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -324,6 +356,8 @@ RULES: dict[str, Rule] = {
     "index": _indexed,
     "index_put": _like,
     "convolution": _filtered,
+    "_embedding_bag": _bagged,
+    **dict.fromkeys(("_fft_r2c", "_fft_c2r", "_fft_c2c"), _transformed),
     "max_pool2d_with_indices": _pooled,
     "avg_pool2d": _pooled,
     "max_pool2d_with_indices_backward": _pooled_back,

@@ -68,7 +68,7 @@ def write(gpu: str, folder: Path = HARDWARE) -> Path:
     with path.open("w", newline="") as file:
         writer = csv.writer(file, lineterminator="\n")
         writer.writerow(FIELDS)
-        writer.writerows(table(cases.read(cases.FOLDER / f"{gpu}.jsonl.gz")))
+        writer.writerows(table(cases.measured(gpu)))
         writer.writerows(others(gpu))
     return path
 

@@ -23,11 +23,7 @@ from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.shadow_prices import Prices
 from prestep.sim.analysis.spans import timeline_of
 from prestep.sim.analysis.timeline import Timeline
-from prestep.sim.analysis.uncertainty import (
-    uncertainty_of,
-    unseen,
-    with_unseen,
-)
+from prestep.sim.analysis.uncertainty import uncertainty_of, unseen, with_unseen
 from prestep.sim.costs.kinds import work
 from prestep.sim.engine.execution import Run
 from prestep.sim.extras import lazily

@@ -19,10 +19,7 @@ class Most(click.ParamType):  # type: ignore[type-arg]  # click 8.2 takes none
     name = "number"
 
     def convert(
-        self,
-        value: Any,
-        param: click.Parameter | None,
-        ctx: click.Context | None,
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         """How many at most."""
         if value == "all":

@@ -44,13 +44,7 @@ GROUP = "Predict"
 @as_json
 @explained
 def command(
-    kind: str,
-    shape: str,
-    gpu: str,
-    dtype: str,
-    layout: str,
-    explain: bool,
-    json_: bool,
+    kind: str, shape: str, gpu: str, dtype: str, layout: str, explain: bool, json_: bool
 ) -> None:
     product = kind.startswith("gemm")
     asked = kernels.Kernel(

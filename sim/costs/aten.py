@@ -57,6 +57,23 @@ CHUNK, CHUNKS, TENSORS = 65536, 320, (110, 64, 48, 36, 30)
 #: Kinds that run so; bytes/s of one block of threads and seconds of a launch (guesses where corrections start).
 LISTS = ("aten _foreach", "aten _fused_adam", "aten _fused_sgd", "aten _amp_foreach")
 BLOCK, LAUNCH = 50e9, 1.5e-6
+#: Recurrent layers: gates of a state, and seconds of what computes them in each step (measured: 2 to 4 us).
+RECURRENT, GATES, GATE = "aten _cudnn_rnn", {"lstm": 4, "gru": 3}, 2.5e-6
+#: Seconds of a row that a block of threads copies, whatever its width (measured: 80 to 640 us of 131,072 to 1,048,576).
+ROW = 0.6e-9
+#: Kinds that copy so.
+BY_ROWS = ("aten index", "aten index_select", "aten gather")
+#: Bags of embeddings: pieces of rows at once, their width, seconds until a bag begins and of each row (measured).
+BAGS_BACK = "aten _embedding_bag_backward"
+PIECES, PIECE, BEGIN, EACH = 8192, 32, 2.3e-6, 0.5e-6
+#: Sorting indices, up to so many by one block and more; seconds of a group of equal ones and of a row that is added
+#: (measured: 0.20 to 0.24 ns); what index_put takes beside, for few rows and for more (measured).
+SORTED, SORT, GROUP, SORTED_ROW = (4096, 30e-6), 85e-6, 1.1e-9, 0.24e-9
+FEW, OF_FEW, OF_MORE = 2048, 22e-6, 45e-6
+#: Seconds of an element that is added to the one before, of groups that one warp adds up (guess: 0.3 to 0.8 us).
+ADDED = 0.5e-6
+#: Tensor cores want channels last: cuDNN copies other pictures so before and back after; bytes over the operands.
+TURNED = {"aten convolution": 2.0, "aten convolution_backward": 3.0}
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
 # Octaves (guess): cuDNN's masked kernels for heads of 129 to 192 take three times what those of 128 and 256 suggest;
 # convolutions in groups of 24 or 56 channels take two to ten times what those of 16, 32 or 64 do for as many flops.
@@ -118,6 +135,13 @@ def _odd_groups(width: int, groups: int) -> bool:
     return groups > 1 and width > 1 and width & (width - 1) > 0
 
 
+def stream_axes(kernel: Kernel) -> tuple[float, ...]:
+    """Position of a kernel of any sizes among streams: as many bytes, of elements of four that are read and written."""
+    if len(kernel.shape) == 1:
+        return axes(kernel)
+    return *_octaves(kernel.bytes / 8), 3.0
+
+
 def axes(kernel: Kernel) -> tuple[float, ...]:
     """Position of a kernel among the rows of its kind, in octaves."""
     if _is_attention(kernel):
@@ -151,9 +175,10 @@ class Surface(Scattered):
         length: float,
         spread: float,
         noise: float,
+        of: Callable[[Kernel], tuple[float, ...]] = axes,
     ) -> None:
         at_position = _by_position(rows)
-        super().__init__(at_position, axes, length, spread)
+        super().__init__(at_position, of, length, spread)
         self.base, alike = base, at_position.values()
         self.launches = list(map(_launches, alike))
         residual = np.array([_residual(mine, base) for mine in alike])
@@ -165,14 +190,14 @@ class Surface(Scattered):
 
     def fits(self, kernel: Kernel) -> bool:
         """Whether the kernel has as many sizes as the rows."""
-        return len(axes(kernel)) == len(self.low)
+        return len(self.axes(kernel)) == len(self.low)
 
     def seconds(self, kernel: Kernel) -> float:
         """Of a kernel: its base with the correction at its position, or at the nearest edge of the rows.
 
         Far outside the rows it is the base more and more, which is a roofline.
         """
-        position = np.array(axes(kernel))
+        position = np.array(self.axes(kernel))
         at = np.clip(position, self.low, self.high)
         correction = self.mean + float(self.near(at) @ self.alpha)
         base = self.base(kernel)
@@ -228,13 +253,33 @@ class Base:
         self._product, self._roofline = product, roofline
 
     def __call__(self, kernel: Kernel) -> float:
-        if is_product(kernel):
-            return self._product(_as_gemm(kernel))
         memory = kernel.bytes / (MEMORY * self._roofline.bandwidth)
+        if kernel.kind.startswith(RECURRENT) and len(kernel.shape) == 5:
+            return self._recurrent(kernel)
+        if is_product(kernel):
+            vector = is_by_vector(kernel)
+            return FLOOR + memory if vector else self._product(_as_gemm(kernel))
         arithmetic = kernel.flops / (ARITHMETIC * self._roofline.peak_of(kernel.dtype))
         if _is_attention(kernel):
             arithmetic = max(arithmetic * _padding(kernel), _one_block(kernel))
-        return FLOOR + max(memory, arithmetic, _by_element(kernel), _by_chunk(kernel))
+        apart = max(_by_element(kernel), _by_chunk(kernel), _by_row(kernel))
+        before = _by_group(kernel) + _turned(kernel) * memory
+        return FLOOR + before + max(memory, arithmetic, apart)
+
+    def _recurrent(self, kernel: Kernel) -> float:
+        """Layers of products of all inputs and, step after step, of the states; weights' gradients are products, too.
+
+        Layers that run side by side take as long as one after the other (measured: 0.8 to 1.15 of that).
+        """
+        steps, batch, inputs, width, layers = kernel.shape
+        out = GATES.get(kernel.layout, 1) * width
+
+        def product(*shape: int) -> float:
+            return self._product(Kernel("gemm", shape, kernel.dtype, "nt"))
+
+        whole = 3 if kernel.kind.endswith("backward") else 1
+        of_inputs = whole * product(steps * batch, out, inputs)
+        return layers * (of_inputs + steps * (product(batch, out, width) + GATE))
 
 
 def _is_attention(kernel: Kernel) -> bool:
@@ -255,6 +300,39 @@ def _one_block(kernel: Kernel) -> float:
     """Seconds of a block of threads, which goes through all keys one tile after the other."""
     ways = 2.5 if kernel.kind.endswith("backward") else 1.0
     return ways * kernel.shape[4] * KEY
+
+
+def _by_row(kernel: Kernel) -> float:
+    """What rows take that are copied or summed by one block of threads each, however short they are."""
+    if kernel.kind == "aten _embedding_bag" and len(kernel.shape) == 4:
+        indices, width, bags, _ = kernel.shape
+        rounds = math.ceil(bags * math.ceil(width / PIECE) / PIECES)
+        return rounds * (BEGIN + EACH * indices / bags)
+    of_bags = kernel.kind == BAGS_BACK and "sparse" in kernel.layout
+    by_rows = kernel.kind in BY_ROWS and kernel.shape[-1] > 1
+    return kernel.shape[0] * ROW if by_rows or of_bags else 0.0
+
+
+def _by_group(kernel: Kernel) -> float:
+    """What sums by index take that sort: the sort, then each group of equal indices, one element after the other."""
+    if kernel.kind == BAGS_BACK and "sparse" not in kernel.layout:
+        indices, _, _, rows = kernel.shape
+        groups = rows * -math.expm1(-indices / rows)  # of indices at random
+        return (SORTED[1] if indices <= SORTED[0] else SORT) + groups * GROUP
+    if kernel.kind == "aten index_put" and len(kernel.shape) == 3:
+        rows, _, meeting = kernel.shape
+        start = OF_FEW if rows <= FEW else OF_MORE
+        return start + SORTED_ROW * rows + ADDED * meeting
+    return 0.0
+
+
+def _turned(kernel: Kernel) -> float:
+    """Bytes of copies to channels last and back over those of the operands."""
+    if len(kernel.shape) != 9 or kernel.dtype in WITHOUT_TENSOR_CORES:
+        return 0.0
+    single = kernel.shape[-1] == kernel.shape[1]  # PyTorch's own kernels
+    as_it_lies = "channels_last" in kernel.layout or single
+    return 0.0 if as_it_lies else TURNED.get(kernel.kind, 0.0)
 
 
 def _by_element(kernel: Kernel) -> float:
@@ -286,6 +364,11 @@ def is_mixed(dtype: str) -> str:
 def is_product(kernel: Kernel) -> bool:
     """Whether an ATen operation is a matrix product of known sizes."""
     return kernel.kind in PRODUCTS and len(kernel.shape) in (3, 4)
+
+
+def is_by_vector(kernel: Kernel) -> bool:
+    """Whether a product is one of a matrix by a vector, which has kernels of its own that memory bounds."""
+    return is_product(kernel) and min(kernel.shape[-3:-1]) == 1
 
 
 def _as_gemm(kernel: Kernel) -> Kernel:

@@ -287,9 +287,7 @@ class GpuFacts:
         {},
     )
     terms: Mapping[str, tuple[float, ...]] = fact(
-        Table(dict.fromkeys(TABLES_OF_KERNELS, Items(AT_LEAST_0))),
-        _rows_of_numbers,
-        {},
+        Table(dict.fromkeys(TABLES_OF_KERNELS, Items(AT_LEAST_0))), _rows_of_numbers, {}
     )
     adamw: Adamw | None = fact(LAUNCHES, _adamw, None)  # noqa: RUF009
     cuda: Mapping[str, tuple[float, ...]] = fact(

@@ -29,7 +29,16 @@ TILES = (
     (64, 32),
 )
 
-SPLITS = (1, 2, 4, 8)  # ways to split k
+SPLITS = (
+    1,
+    2,
+    4,
+    8,
+    16,
+    32,
+    64,
+    128,
+)  # ways to split k: a weight's gradient of a million rows needs many
 
 
 @dataclass(frozen=True)

@@ -271,8 +271,7 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     ),
     "index_scores": ("tokens, heads, keys, head_dim", _index_scores),
     **dict.fromkeys(
-        ("conv_fwd", "conv_dgrad", "conv_wgrad"),
-        ("n, c, h, w, k, r, s, stride", _conv),
+        ("conv_fwd", "conv_dgrad", "conv_wgrad"), ("n, c, h, w, k, r, s, stride", _conv)
     ),
     "adamw": ("elements, tensors", _adamw),
     **dict.fromkeys(

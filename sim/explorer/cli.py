@@ -10,12 +10,7 @@ import webbrowser
 
 import click
 
-from prestep.sim.commands._shared import (
-    changes,
-    explained,
-    of_scenario,
-    talk,
-)
+from prestep.sim.commands._shared import changes, explained, of_scenario, talk
 from prestep.sim.extras import lazily
 
 with lazily():

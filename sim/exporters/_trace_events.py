@@ -115,11 +115,7 @@ def _host_begin(spans: Timeline) -> int:
 
 
 def _work(
-    precision: str,
-    spans: Timeline,
-    rank: int,
-    streams: dict[str, int],
-    groups: Groups,
+    precision: str, spans: Timeline, rank: int, streams: dict[str, int], groups: Groups
 ) -> Iterator[Event]:
     """Operator, launch, arrow and kernel of every span; spans launched at one moment share a graph launch."""
     free = _host_begin(spans)

@@ -64,12 +64,7 @@ def _memory(result: Prediction) -> str:
 
 def _fallbacks(result: Prediction) -> str:
     rows = [
-        (
-            fallback.what,
-            fallback.grade,
-            str(fallback.count),
-            percent(fallback.share),
-        )
+        (fallback.what, fallback.grade, str(fallback.count), percent(fallback.share))
         for fallback in result.fallbacks
     ]
     return _table(("what", "grade", "times", "share"), rows)

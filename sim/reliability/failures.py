@@ -14,20 +14,10 @@ from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.reliability.job import Job, young_daly
 from prestep.sim.reliability.slow_hosts import HOUR, NONE, Slow, slow_of
 from prestep.sim.units import format_duration, parse_duration
+from prestep.workloads.operation import words
 
 WHERE = "command line"
-TIMES = (
-    "step_time",
-    "save",
-    "lag",
-    "load",
-    "interval",
-    "detect",
-    "swap",
-    "start",
-    "repair",
-    "notice",
-)
+TIMES = words("step_time save lag load interval detect swap start repair notice")
 SHORTEST = 1.0  # failures per second of a job that is worth simulating
 Number = TypeVar("Number", int, float)
 

@@ -78,10 +78,7 @@ def pools_of(scenario: Scenario) -> Pools:
     """
     model, fabric = load_model(scenario.model, scenario.where), load_fabric(scenario)
     count = min(scenario.cluster.gpus or len(fabric.gpus), len(fabric.gpus))
-    if mistakes := [
-        *_wrong_lengths(scenario),
-        *_wrong_pools(scenario, model, count),
-    ]:
+    if mistakes := [*_wrong_lengths(scenario), *_wrong_pools(scenario, model, count)]:
         raise InputError(mistakes)
     rl, gpus = scenario.section("rl"), fabric.gpus[:count]
     apart = _generating(rl, count)

@@ -55,8 +55,7 @@ class Rl(OtherRun):
         most=limits.TOKENS,
     )
     lengths: Literal["lognormal", "exponential", "constant"] = key(
-        "lognormal",
-        "distribution of generated tokens, cut off at the longest",
+        "lognormal", "distribution of generated tokens, cut off at the longest"
     )
     spread: float = key(
         0.7, "lognormal: standard deviation of the logarithm, before the cut", above=0
@@ -133,10 +132,7 @@ class Rl(OtherRun):
         "who runs an engine of several GPUs; ray (NeMo RL): no async_scheduling, and its time for every step",
     )
     environment_time: float = key(
-        0.0,
-        "time of rewards that nothing hides, a step",
-        unit="duration",
-        low=0,
+        0.0, "time of rewards that nothing hides, a step", unit="duration", low=0
     )
 
     @property

@@ -159,12 +159,7 @@ def pipeline_mistakes(scenario: Scenario, wrong: Collection[str]) -> list[Mistak
     few = framework_of(scenario).few_microbatches
     return list(
         schedules.check(
-            p.schedule,
-            p.pp,
-            per_run,
-            p.vpp if p.vpp > 1 else None,
-            scenario.where,
-            few,
+            p.schedule, p.pp, per_run, p.vpp if p.vpp > 1 else None, scenario.where, few
         )
     )
 

@@ -4,12 +4,7 @@ from __future__ import annotations
 
 import click
 
-from prestep.sim.commands._shared import (
-    as_json,
-    explained,
-    misused,
-    show_result,
-)
+from prestep.sim.commands._shared import as_json, explained, misused, show_result
 from prestep.sim.extras import lazily
 
 with lazily():

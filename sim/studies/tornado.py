@@ -49,10 +49,7 @@ def tornado(
 
 
 def _effects(
-    changes: Changes,
-    before: float,
-    wanted: Sequence[Element],
-    factors: Sequence[float],
+    changes: Changes, before: float, wanted: Sequence[Element], factors: Sequence[float]
 ) -> Table:
     """The step with each element at each of the factors, the largest effect first."""
     rows = []
@@ -118,12 +115,7 @@ def _unasked(result: Prediction) -> list[Element]:
     kinds = sorted(worth, key=lambda kind: (-worth[kind], -busy[kind]))
     links = [(kind, f"{kind}.bandwidth") for kind in kinds if worth[kind] or busy[kind]]
     flops, memory = "gpu flops", "gpu hbm_bandwidth"
-    return [
-        (flops, "gpu.flops"),
-        *links[:1],
-        (memory, "gpu.hbm_bandwidth"),
-        *links[1:],
-    ]
+    return [(flops, "gpu.flops"), *links[:1], (memory, "gpu.hbm_bandwidth"), *links[1:]]
 
 
 def _first_order(result: Prediction) -> Table:
@@ -139,12 +131,7 @@ def _first_order(result: Prediction) -> Table:
 
 def _first_order_row(name: str, step: float, difference: float) -> Table:
     change = {"factor": 1.01, "step_time": step + difference, "difference": difference}
-    return {
-        "element": name,
-        "set": "",
-        "effect": abs(difference),
-        "changes": [change],
-    }
+    return {"element": name, "set": "", "effect": abs(difference), "changes": [change]}
 
 
 def _gains(result: Prediction) -> dict[str, float]:

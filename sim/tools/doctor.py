@@ -40,13 +40,7 @@ class Finding:
 def examined() -> list[Finding]:
     """Everything, what is wrong last."""
     order = ("good", "missing", "wrong")
-    found = [
-        _python(),
-        _version(),
-        *_libraries(),
-        *map(_extra, extras()),
-        _folder(),
-    ]
+    found = [_python(), _version(), *_libraries(), *map(_extra, extras()), _folder()]
     return sorted(found, key=lambda finding: order.index(finding.state))
 
 

@@ -405,3 +405,88 @@ def test_a_complex_product_is_four_real_ones() -> None:
     assert whole.bytes == 2 * real.bytes
     seconds = [load("h200").duration(kernel) for kernel in (whole, real)]
     assert 3.5 < seconds[0] / seconds[1] < 4.5
+
+
+IDS = Operand("int64", (65536,))
+
+
+def test_a_transposed_convolution_does_the_work_of_the_one_that_it_turns_round() -> (
+    None
+):
+    """Forward of one is the gradient of the other's picture: as many flops, whichever side is the larger."""
+    small, large = Operand("bf16", (4, 64, 16, 16)), Operand("bf16", (4, 32, 32, 32))
+    up, down = Operand("bf16", (64, 32, 2, 2)), Operand("bf16", (64, 32, 2, 2))
+    numbers = (None, (2, 2), (0, 0), (1, 1))
+    enlarged = call("convolution", small, up, *numbers, True, (0, 0), 1, results=(large,))  # fmt: skip
+    reduced = call("convolution", large, down, *numbers, False, (0, 0), 1, results=(small,))  # fmt: skip
+    assert sum(k.flops for k in kernels_of(enlarged)) == 2.0 * 4 * 16 * 16 * 64 * 32 * 4
+    assert sum(k.flops for k in kernels_of(enlarged)) == sum(
+        k.flops for k in kernels_of(reduced)
+    )
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_sums_by_index_take_turns_where_indices_are_equal(gpu: str) -> None:
+    """Rows that meet in one of ten places take longer than the same rows in places of their own."""
+    rows = Operand("fp32", (65536, 64))
+    few, many = (
+        call("index_put_", Operand("fp32", (places, 64)), (IDS,), rows, True)
+        for places in (10, 65536)
+    )
+    crowded, apart = (sum(map(load(gpu).running, kernels_of(o))) for o in (few, many))
+    assert crowded > 5 * apart
+
+
+@pytest.mark.parametrize("gpu", ("h100", "h200"))
+def test_a_recurrent_layer_takes_its_steps_and_layers_one_after_the_other(
+    gpu: str,
+) -> None:
+    """Twice the steps take nearly twice as long, and so do twice the layers, whose union was measured."""
+
+    def seconds(steps: int, layers: int) -> float:
+        x = Operand("bf16", (steps, 64, 512))
+        weight = Operand("bf16", (2048, 512))
+        weights = (weight, weight) * layers
+        rest = (None,) * 4 + (2, 512, 0, layers, False, 0.0, True, False, ())
+        operation = call("_cudnn_rnn", x, weights, *rest, results=(x,))
+        return sum(map(load(gpu).running, kernels_of(operation)))
+
+    assert 1.6 < seconds(128, 1) / seconds(64, 1) < 2.2
+    assert 1.6 < seconds(64, 2) / seconds(64, 1) < 2.4
+
+
+def test_sparse_gradients_of_bags_leave_the_table_alone() -> None:
+    """Bytes of a sparse gradient do not depend on the table's rows; those of a dense one have all of them."""
+
+    def size(rows: int, sparse: bool) -> float:
+        out = Operand("fp32", (8192, 64))
+        end = Operand("int64", (8192,))
+        rest = (end, end, end, end, rows, False, 0, sparse, None, -1)
+        (kernel,) = kernels_of(call("_embedding_bag_backward", out, IDS, *rest))
+        return kernel.bytes
+
+    assert size(1000, True) == size(10**6, True)
+    assert size(2 * 10**6, False) - size(10**6, False) == 10**6 * 64 * 4
+
+
+def test_a_fourier_transform_reads_and_writes_all_once_a_dimension() -> None:
+    """Two dimensions are two passes, of which one may be over half of the points."""
+    x = Operand("fp32", (8, 256, 256))
+    half = Operand("complex64", (8, 256, 129))
+    (kernel,) = kernels_of(call("_fft_r2c", x, (1, 2), 0, True, results=(half,)))
+    assert kernel.bytes == 2 * (x.bytes + half.bytes) and kernel.shape == (8, 65536)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_an_operation_of_any_sizes_has_a_time(gpu: str) -> None:
+    """Kinds that nobody measured, of one to five sizes and in types that have no peak of their own."""
+    for dtype in ("complex64", "fp32", "int8", "fp8_e4m3>bf16"):
+        for sizes in (
+            (1000,),
+            (10, 100),
+            (10, 10, 10),
+            (10, 10, 10, 1),
+            (2, 5, 10, 10, 1),
+        ):
+            kernel = Kernel("aten unheard_of", sizes, dtype, "", 8e6, 1e6)
+            assert 1e-6 < load(gpu).running(kernel) < 1e-3

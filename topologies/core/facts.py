@@ -73,8 +73,7 @@ class ClusterFacts:
         "Standard deviation of the logarithm of `host_factor` between hosts: it widens intervals.",
     )
     host_memory: float | None = fact(
-        SIZE,
-        "Memory of a host, for what is kept there instead of on its GPUs.",
+        SIZE, "Memory of a host, for what is kept there instead of on its GPUs."
     )
     nvlink_sharp: bool | None = fact(
         SWITCH, "NVSwitches multicast and reduce (NVLink SHARP)."

@@ -94,10 +94,7 @@ def _lines(line: str, where: str) -> Iterator[Line]:
     match = _LINE.fullmatch(line)
     if match is None:
         raise InputError.of(
-            where,
-            "",
-            f'"{line}"',
-            "a host, with slots=N or :N where not all its GPUs",
+            where, "", f'"{line}"', "a host, with slots=N or :N where not all its GPUs"
         )
     slots = _count(match["colon"], where) if match["colon"] else None
     for word in match["rest"].split():

@@ -243,10 +243,7 @@ def _by_line(hosts: Hosts, lines: Sequence[hostfile.Line]) -> list[str]:
         if at >= len(gpus):
             found = f"{line.host} for the {at + 1}th time: rank {len(places)} has no GPU there"
             raise InputError.of(
-                line.where,
-                "",
-                found,
-                f"at most {len(gpus)} lines, one for every GPU",
+                line.where, "", found, f"at most {len(gpus)} lines, one for every GPU"
             )
         places.append(gpus[at])
         used[line.host] = at + 1
@@ -263,10 +260,7 @@ def _free(
         if slots is not None and slots > len(gpus):
             wrong = f"{slots} on {host}"
             raise InputError.of(
-                f"{where}.slots",
-                "",
-                wrong,
-                f"at most {len(gpus)}, the GPUs of {host}",
+                f"{where}.slots", "", wrong, f"at most {len(gpus)}, the GPUs of {host}"
             )
         if left:
             found.append(Slots(host, left if slots is None else left[:slots], where))

@@ -72,12 +72,7 @@ def _dead_ends(fabric: Fabric, keep: Bools) -> set[str]:
         keep &= ~(np.isin(src, dead) | np.isin(dst, dead))
 
 
-def _check_reach(
-    fabric: Fabric,
-    keep: Bools,
-    key: str,
-    where: str,
-) -> None:
+def _check_reach(fabric: Fabric, keep: Bools, key: str, where: str) -> None:
     """GPUs that are cut off from most of the others are an error."""
     src, dst = fabric.ends
     label = components(len(fabric.nodes), src[keep], dst[keep])

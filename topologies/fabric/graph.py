@@ -17,13 +17,7 @@ from prestep.topologies.core.checks import check
 from prestep.topologies.core.facts import FILES, KINDS
 from prestep.topologies.core.kinds import LINK_KINDS, NODE_KINDS
 from prestep.topologies.core.links import Links, Nodes
-from prestep.topologies.core.quantity import (
-    EDITED,
-    GRADES,
-    LinkSpec,
-    number_of,
-    shown,
-)
+from prestep.topologies.core.quantity import EDITED, GRADES, LinkSpec, number_of, shown
 from prestep.topologies.fabric.attributes import (
     GPU_ATTRIBUTES,
     attributes_of,
@@ -31,12 +25,7 @@ from prestep.topologies.fabric.attributes import (
     gpu_attributes,
     gpu_changes,
 )
-from prestep.topologies.fabric.compile import (
-    Compiler,
-    Traits,
-    labels_of,
-    prefixes_of,
-)
+from prestep.topologies.fabric.compile import Compiler, Traits, labels_of, prefixes_of
 from prestep.topologies.fabric.fabric import Fabric
 from prestep.topologies.fabric.reading import Reading
 

@@ -11,11 +11,7 @@ from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.attributes import with_attributes
 from prestep.topologies.files.importers._text import Source
 from prestep.topologies.foreign import _infragraph_links
-from prestep.topologies.foreign._infragraph_document import (
-    Device,
-    Document,
-    Link,
-)
+from prestep.topologies.foreign._infragraph_document import Device, Document, Link
 
 _Kinds = Mapping[str, tuple[str, str]]  # node -> (kind, host)
 _Pairs = Mapping[tuple[str, str], list[tuple[str, Link]]]

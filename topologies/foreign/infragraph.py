@@ -12,17 +12,8 @@ from prestep.sim import files
 from prestep.sim.errors import InputError
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.files.importers._text import MOST, Source, text_of
-from prestep.topologies.foreign import (
-    _infragraph_restore,
-    _infragraph_writer,
-    _yaml,
-)
-from prestep.topologies.foreign._infragraph_document import (
-    Device,
-    Edge,
-    Link,
-    document,
-)
+from prestep.topologies.foreign import _infragraph_restore, _infragraph_writer, _yaml
+from prestep.topologies.foreign._infragraph_document import Device, Edge, Link, document
 from prestep.topologies.foreign._infragraph_links import kind_of
 
 _ELEMENT = re.compile(r"([\w\s()<>-]+?)\s*(?:\[([^\]]*)\])?")

@@ -12,12 +12,7 @@ from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
-from prestep.topologies.fabric.wiring import (
-    add_node,
-    add_nvlinks,
-    join,
-    new_graph,
-)
+from prestep.topologies.fabric.wiring import add_node, add_nvlinks, join, new_graph
 from prestep.topologies.files.host_models import HostModel
 from prestep.topologies.files.importers._text import Source, text_of
 from prestep.topologies.foreign import _rates

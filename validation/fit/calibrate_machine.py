@@ -21,10 +21,7 @@ from prestep.sim.costs.measured import gpu_of, load_file
 from prestep.sim.costs.measured_rows import write_rows
 from prestep.sim.errors import InputError, PrestepError
 from prestep.topologies import load_cluster
-from prestep.validation.fit import (
-    machine_gpu,
-    machine_steps,
-)
+from prestep.validation.fit import machine_gpu, machine_steps
 from prestep.validation.fit.bootstrap import Estimate, of_ratios
 from prestep.validation.fit.machine_file import Fits, Paths, base_of, named, render
 from prestep.validation.fit.machine_steps import Step

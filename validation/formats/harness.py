@@ -10,6 +10,7 @@ from prestep.sim.errors import Mistake, unknown
 from prestep.validation.formats.rows import ALONE, BOOKKEEPING, JOB_LABEL, Row
 from prestep.validation.formats.usual import MODES, REHEARSED
 from prestep.validation.formats.usual import SIZES as MEASURED_SIZES
+from prestep.workloads.operation import words
 
 MODELS = {
     "llama125m": "llama3-125m-plain",
@@ -31,28 +32,12 @@ SCHEDULES = {
     "zb": "zero-bubble",
 }
 # Static graphs change DDP's first step only; `gpus` is read by nothing.
-KEYS = BOOKKEEPING | {
-    "model",
-    "mode",
-    "mbs",
-    "seq",
-    "ga",
-    "bucket_mb",
-    "reshard",
-    "ac",
-    "ep",
-    "microbatches",
-    "vpp",
-    "tp",
-    "pp",
-    "schedule",
-    "compile",
-    "set_to_none",
-    "gabv",
-    "static",
-    "slow",
-    "gpus",
-}
+KEYS = BOOKKEEPING | frozenset(
+    words(
+        "model mode mbs seq ga bucket_mb reshard ac ep microbatches vpp tp pp schedule compile set_to_none "
+        "gabv static slow gpus"
+    )
+)
 UNLESS_SAID = ("sp", "ckpt", "slow")  # nothing at all when false
 NCCL = {
     "NCCL_MAX_NCHANNELS": ("max_channels", int),

@@ -25,23 +25,11 @@ from prestep.validation.formats.published_machines import (
     machines,
 )
 from prestep.validation.formats.records import text_of
+from prestep.workloads.operation import words
 
-COLUMNS = (
-    "id",
-    "source",
-    "hardware",
-    "nodes",
-    "gpus",
-    "op",
-    "size_bytes",
-    "in_place",
-    "algo",
-    "proto",
-    "time_us",
-    "algbw_GBs",
-    "busbw_GBs",
-    "settings",
-    "notes",
+COLUMNS = words(
+    "id source hardware nodes gpus op size_bytes in_place algo proto time_us algbw_GBs busbw_GBs settings "
+    "notes"
 )
 NAMES = {"alltoall": "all_to_all"}
 BEYOND = 1e15  # bytes, microseconds or GB/s: so much is a slip of the pen

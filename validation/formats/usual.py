@@ -7,16 +7,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from prestep.workloads.operation import words
+
 Case = dict[str, Any]
 #: Collectives that are timed alone.
-COLLECTIVES = (
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "all_to_all",
-    "broadcast",
-    "reduce",
-    "sendrecv",
+COLLECTIVES = words(
+    "all_reduce all_gather reduce_scatter all_to_all broadcast reduce sendrecv"
 )
 #: What a case may be: data, tensor and pipeline parallelism.
 MODES = ("single", "ddp", "ddp_nooverlap", "fsdp", "fsdptp", "tp", "pp", "ppdp")

@@ -11,6 +11,7 @@ from typing import Any
 
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.validation.formats.usual import COLLECTIVES, MODES, Case
+from prestep.workloads.operation import words
 
 
 @dataclass(frozen=True)
@@ -28,18 +29,9 @@ OPS = (*COLLECTIVES, "send_0_1", "send_0_last")
 # Collectives of a step wait for the host's: these labels of rows are settings of NCCL.
 CHANNELS = "ch"
 # Variables that a file may set: numbers and names of NCCL's, nothing that loads a library or names a file.
-SETTINGS = (
-    "NCCL_ALGO",
-    "NCCL_PROTO",
-    "NCCL_MAX_NCHANNELS",
-    "NCCL_MIN_NCHANNELS",
-    "NCCL_MAX_CTAS",
-    "NCCL_MIN_CTAS",
-    "NCCL_BUFFSIZE",
-    "NCCL_NTHREADS",
-    "NCCL_P2P_DISABLE",
-    "NCCL_SHM_DISABLE",
-    "NCCL_CROSS_NIC",
+SETTINGS = words(
+    "NCCL_ALGO NCCL_PROTO NCCL_MAX_NCHANNELS NCCL_MIN_NCHANNELS NCCL_MAX_CTAS NCCL_MIN_CTAS NCCL_BUFFSIZE "
+    "NCCL_NTHREADS NCCL_P2P_DISABLE NCCL_SHM_DISABLE NCCL_CROSS_NIC"
 )
 
 

@@ -16,14 +16,7 @@ from typing import Any
 from prestep.sim import progress
 from prestep.validation.measure import bundle, cases, launch
 from prestep.validation.measure.options import Options, Place, look
-from prestep.validation.measure.plan import (
-    HOST,
-    Skip,
-    Stage,
-    load,
-    probes,
-    stages,
-)
+from prestep.validation.measure.plan import HOST, Skip, Stage, load, probes, stages
 from prestep.validation.measure.session import Session
 from prestep.validation.measure.settings import environment
 

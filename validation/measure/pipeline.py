@@ -82,11 +82,7 @@ def _part(case: Case, session: GroupSession, index: int, cut: Sequence[int]) -> 
 
 
 def _schedule(
-    case: Case,
-    session: GroupSession,
-    pipe: _Pipe,
-    modules: Sequence[Llama],
-    count: int,
+    case: Case, session: GroupSession, pipe: _Pipe, modules: Sequence[Llama], count: int
 ) -> Any:
     """PyTorch's schedule of this rank's stages; some kinds take a list even of one stage."""
     stages = [

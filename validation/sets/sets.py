@@ -223,10 +223,7 @@ def kind_of(name: str) -> str:
 
 
 def validate(
-    name: str,
-    rows: str | Path | None = None,
-    jobs: int = 1,
-    cluster: str | None = None,
+    name: str, rows: str | Path | None = None, jobs: int = 1, cluster: str | None = None
 ) -> Report:
     """Predicts a set of any kind, or other rows in the format that the set came in, and compares.
 

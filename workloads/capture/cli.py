@@ -41,9 +41,7 @@ class Capture(click.Command):
 @click.command(epilog="Example: prestep capture show job.capture")
 @click.argument("file", type=click.Path(path_type=Path))
 @click.option(
-    "--rank",
-    type=click.IntRange(0),
-    help="What this rank does; default: the first.",
+    "--rank", type=click.IntRange(0), help="What this rank does; default: the first."
 )
 @as_json
 @explained
@@ -89,16 +87,10 @@ TO_THE_PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": Fal
     "  prestep run job.capture --cluster rail-h100 --set cluster.hosts=8\n",
 )
 @click.option(
-    "--world",
-    type=AT_LEAST_ONE,
-    default=1,
-    help="Ranks, as for torchrun; default 1.",
+    "--world", type=AT_LEAST_ONE, default=1, help="Ranks, as for torchrun; default 1."
 )
 @click.option(
-    "--gpus-per-host",
-    type=AT_LEAST_ONE,
-    default=8,
-    help="Ranks of a host; default 8.",
+    "--gpus-per-host", type=AT_LEAST_ONE, default=8, help="Ranks of a host; default 8."
 )
 @click.option(
     "--gpu", default="h200", help="GPU that the program is told it has; default h200."

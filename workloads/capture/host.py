@@ -6,13 +6,7 @@ from collections.abc import Iterator
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operation import Operation
-from prestep.workloads.operators import (
-    attention,
-    convolution,
-    foreach,
-    norms,
-    products,
-)
+from prestep.workloads.operators import attention, convolution, foreach, norms, products
 from prestep.workloads.operators.tensors import base
 
 #: Families of operations that take the host longer than others, by their rules; names as in capture/captured.toml.

@@ -15,12 +15,7 @@ from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.spec.openers import Completed
 from prestep.sim.spec.overrides import GPU, key_of, placing
 from prestep.sim.spec.sections import Cluster, Scenario
-from prestep.topologies import (
-    cluster_with_gpu,
-    gpu_models,
-    load_cluster,
-    several_hosts,
-)
+from prestep.topologies import cluster_with_gpu, gpu_models, load_cluster, several_hosts
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.capture import recording
 

@@ -10,12 +10,7 @@ from typing import Any
 from prestep.sim.outputs import words
 from prestep.sim.units import format_bytes
 from prestep.workloads.capture.recording import Recording
-from prestep.workloads.capture.summary import (
-    Communication,
-    Kind,
-    Summary,
-    ranges,
-)
+from prestep.workloads.capture.summary import Communication, Kind, Summary, ranges
 
 WIDTH, MOST = 80, 15
 Heading = str

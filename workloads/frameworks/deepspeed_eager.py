@@ -111,20 +111,14 @@ FRAMEWORK = replace(
     sharded=("zero3",),
     rules=(
         *(rule for rule in EAGER.rules if rule[1] not in (zero2, offload, root)),
-        (
-            "parallel parallel.tp parallel.pp parallel.cp parallel.ep",
-            _layout,
-        ),
+        ("parallel parallel.tp parallel.pp parallel.cp parallel.ep", _layout),
         ("parallel parallel.offload parallel.data_parallel", offloaded),
         ("training training.optimizer", _optimizer),
         ("pytorch", _engine),
         ("parallel", no_root),
         ("parallel parallel.data_parallel pytorch", _stage3),
     ),
-    model_rules=(
-        *EAGER.model_rules,
-        ("parallel.data_parallel model.kind", _modules),
-    ),
+    model_rules=(*EAGER.model_rules, ("parallel.data_parallel model.kind", _modules)),
     caveats=caveats,
     adapters=False,
     fp32_adapters=False,

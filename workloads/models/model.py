@@ -15,13 +15,7 @@ from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.workloads.job.model import Model
 from prestep.workloads.models import checks, compressed, hybrid
 
-__all__ = [
-    "MODELS",
-    "ModelSpec",
-    "load_model",
-    "model_names",
-    "read_model",
-]
+__all__ = ["MODELS", "ModelSpec", "load_model", "model_names", "read_model"]
 
 MODELS = Path(__file__).parent
 #: The kind of a model that is a program, which its framework reads from a file that nobody can change.

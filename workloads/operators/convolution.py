@@ -6,7 +6,7 @@ from dataclasses import replace
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.operation import Operand, Operation, words
+from prestep.workloads.operation import Argument, Operand, Operation, words
 from prestep.workloads.operators.copies import copied
 from prestep.workloads.operators.pointwise import elementwise
 from prestep.workloads.operators.reductions import reduction
@@ -63,26 +63,24 @@ def _channels_last(operand: Operand) -> Operand:
 def _shape(
     image: Operand, weight: Operand, stride: tuple[int, ...], groups: int
 ) -> tuple[int, ...]:
-    """(batch, channels, height, width, filters, kernel height, width, stride, groups); 1-D ones have height 1."""
+    """(batch, channels, height, width, filters, kernel height, width, stride, groups).
+
+    1-D ones have height 1; those in space have their depth times their height.
+    """
     n, c, *sides = image.shape
     k, _, *kernel = weight.shape
-    height, width = (1, *sides)[-2:]
-    return (
-        n,
-        c,
-        prod((height, *sides[:-2])),
-        width,
-        k,
-        *(1, *kernel)[-2:],
-        (stride or (1,))[0],
-        groups,
-    )
+    tall, high = prod(sides[:-1]), prod(kernel[:-1])
+    return n, c, tall, sides[-1], k, high, kernel[-1], (stride or (1,))[0], groups
 
 
-def _flops(outputs: Operand, weight: Operand) -> float:
-    """Of one pass: every output pixel is a product over the filter."""
-    pixels = outputs.elements / max(1, outputs.shape[1])
-    return 2.0 * pixels * weight.elements
+def _flops(pixels: Operand, weight: Operand) -> float:
+    """Of one pass: every output pixel is a product over the filter; every input pixel of a transposed one."""
+    return 2.0 * pixels.elements / max(1, pixels.shape[1]) * weight.elements
+
+
+def _kind(layout: str, transposed: Argument) -> str:
+    """What cuDNN chooses kernels by: memory format, and whether a picture is enlarged."""
+    return "_".join(filter(None, (layout, "transposed" * (transposed is True))))
 
 
 def _groups(operation: Operation, at: int) -> int:
@@ -96,8 +94,11 @@ def forward(operation: Operation) -> tuple[Kernel, ...]:
         return launched(operation, (1,))
     stride = integers(argument(operation, 3, "stride"))
     shape = _shape(image, weight, stride, _groups(operation, 8))
-    flops = _flops(operation.results[0], weight)
+    transposed = argument(operation, 6, "transposed")
+    pixels = image if transposed is True else operation.results[0]
+    flops = _flops(pixels, weight)
     layout, copies = _with_copies((image, weight))
+    layout = _kind(layout, transposed)
     kind = format_of(image, operation)
     convolved = launched(operation, shape, layout, kind, flops=flops)
     return *copies, *convolved, *_biased(operation)
@@ -122,8 +123,10 @@ def backward(operation: Operation) -> tuple[Kernel, ...]:
     shape = _shape(image, weight, stride, _groups(operation, 9))
     mask = argument(operation, 10, "output_mask")
     passes = sum(map(bool, mask[:2])) if isinstance(mask, tuple) else 2
-    flops = max(1, passes) * _flops(gradient, weight)
+    transposed = argument(operation, 7, "transposed")
+    flops = max(1, passes) * _flops(image if transposed is True else gradient, weight)
     layout, copies = _with_copies((image, weight, gradient))
+    layout = _kind(layout, transposed)
     kind = format_of(image, operation)
     convolved = launched(operation, shape, layout, kind, flops=flops)
     with_bias = isinstance(mask, tuple) and len(mask) > 2 and bool(mask[2])

@@ -1,10 +1,19 @@
-"""Elements picked and put by index, sorted, counted; rows of embeddings; images pooled and resampled."""
+"""Elements picked and put by index, sorted, counted; rows of embeddings, bags of them; images pooled and resampled."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import prod
+
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation, words
+from prestep.workloads.operation import (
+    ELEMENT_BYTES,
+    Argument,
+    Operand,
+    Operation,
+    words,
+)
 from prestep.workloads.operators.copies import copied
 from prestep.workloads.operators.tensors import (
     argument,
@@ -12,6 +21,8 @@ from prestep.workloads.operators.tensors import (
     first,
     integers,
     launched,
+    stored,
+    strides_of,
     tensor,
 )
 
@@ -67,8 +78,41 @@ def embedding_gradient(operation: Operation) -> tuple[Kernel, ...]:
     return launched(operation, shape, dtype=gradient.dtype, size=size)
 
 
-#: Elements put into one from which on they wait for each other (guess between measured uniform and skewed indices).
-CROWDED = 8
+def bag(operation: Operation) -> tuple[Kernel, ...]:
+    """_embedding_bag(table, indices, offsets, ...): (indices, width, bags, the table's rows)."""
+    table, indices, offsets = (tensor(operation, at) for at in range(3))
+    if table is None or indices is None or offsets is None:
+        return launched(operation, (1, 1, 1, 1))
+    count, width, bags = indices.elements, table.shape[-1], offsets.elements
+    size = ELEMENT_BYTES[table.dtype] * width * (count + bags) + 3 * indices.bytes
+    shape = count, width, bags, table.shape[0]
+    return launched(
+        operation, shape, dtype=table.dtype, kind="_embedding_bag", size=float(size)
+    )
+
+
+def bag_gradient(operation: Operation) -> tuple[Kernel, ...]:
+    """_embedding_bag_backward(gradient, indices, offsets, ..., table's rows, ..., sparse).
+
+    Sparse: a row for each index. Dense: the whole table is zeroed, indices are sorted, rows of one index summed.
+    """
+    given, indices, offsets = (tensor(operation, at) for at in range(3))
+    if given is None or indices is None or offsets is None:
+        return launched(operation, (1, 1, 1, 1))
+    rows = (integers(argument(operation, 6)) or (1,))[0]
+    sparse = argument(operation, 9) is True
+    mode = ("", "mean", "max")[(*integers(argument(operation, 8)), 0)[0]]
+    count, width = indices.elements, given.shape[-1]
+    element = ELEMENT_BYTES[given.dtype]
+    moved = 2 * count * width + (0 if sparse else width * (rows + count))
+    size = element * moved + indices.bytes * (1 if sparse else 8)
+    return launched(
+        operation,
+        (count, width, offsets.elements, rows),
+        "_".join(filter(None, ("sparse" * sparse, mode))),
+        given.dtype,
+        size=float(size),
+    )
 
 
 def _rows(
@@ -78,7 +122,7 @@ def _rows(
     width = picked.shape[-1] if len(picked.shape) > 1 else 1
     indices = _indices(operation)
     element = ELEMENT_BYTES[picked.dtype]
-    size = 2.0 * element * picked.elements + sum(each.bytes for each in indices)
+    size = 2.0 * element * picked.elements + sum(map(stored, indices))
     shape = (picked.elements // max(1, width), width)
     return launched(
         operation,
@@ -91,16 +135,21 @@ def _rows(
 
 
 def pick(operation: Operation) -> tuple[Kernel, ...]:
-    """index, index_select, gather: as many as the result has."""
-    return _rows(
-        operation, operation.results[0] if operation.results else first(operation)
-    )
+    """index, index_select, gather: as many as the result has; "rows" where gather's index is one for a whole row."""
+    picked = operation.results[0] if operation.results else first(operation)
+    return _rows(operation, picked, _by_rows(operation))
+
+
+def _by_rows(operation: Operation) -> str:
+    """ "rows" where all elements of a row have the same index: one that was expanded along the row."""
+    wide = [each for each in _indices(operation) if len(each.shape) > 1]
+    return "rows" if any(strides_of(each)[-1] == 0 for each in wide) else ""
 
 
 def put(operation: Operation) -> tuple[Kernel, ...]:
     """index_put_, scatter_, index_add_: as many as the source has, in place.
 
-    "add" where they are added, "add_repeated" where many meet in one row, which takes turns.
+    "add" where index_put sorts indices and adds; its rows that meet in one of the target take turns.
     """
     target = first(operation)
     others = [
@@ -109,10 +158,23 @@ def put(operation: Operation) -> tuple[Kernel, ...]:
         if each.dtype == target.dtype and each.shape
     ]
     source = (others or _indices(operation)[:1] or [target])[-1]
-    added = argument(operation, 3, "accumulate") is True
-    crowded = source.elements > CROWDED * target.elements
-    layout = ("add_repeated" if crowded else "add") if added else ""
-    return _rows(operation, Operand(target.dtype, source.shape), layout)
+    picked = Operand(target.dtype, source.shape)
+    if argument(operation, 3, "accumulate") is not True:
+        return _rows(operation, picked, _by_rows(operation))
+    count = max((each.elements for each in _indices(operation)), default=1)
+    places = target.elements * count // max(1, picked.elements)
+    meeting = -(-count // max(1, places))
+    width = _behind(argument(operation, 1), target)
+    whole = Operand(target.dtype, (picked.elements // max(1, width), width))
+    kernels = _rows(operation, whole, "add")
+    return tuple(replace(each, shape=(*each.shape, meeting)) for each in kernels)
+
+
+def _behind(indices: Argument, target: Operand) -> int:
+    """Elements that lie behind the last dimension that is indexed: index_put adds each stretch of them as one."""
+    given = indices if isinstance(indices, tuple) else (indices,)
+    last = max((at for at, each in enumerate(given) if each is not None), default=0)
+    return prod(target.shape[last + 1 :])
 
 
 def _indices(operation: Operation) -> list[Operand]:
@@ -168,6 +230,8 @@ RULES = {
     "_unsafe_index_put": copied_then_put,
     **dict.fromkeys(("sort", "topk", "argsort", "kthvalue", "msort"), order),
     **dict.fromkeys(COUNTS, elements),
+    **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), bag),
+    "_embedding_bag_backward": bag_gradient,
     "embedding": embedded,
     "embedding_dense_backward": embedding_gradient,
     **dict.fromkeys((*POOLS, *(f"{name}_backward" for name in POOLS)), image),

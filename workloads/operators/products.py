@@ -11,6 +11,7 @@ from prestep.workloads.operators.tensors import (
     first,
     format_of,
     launched,
+    moved,
     strides_of,
     tensor,
 )
@@ -95,10 +96,18 @@ def grouped(operation: Operation) -> tuple[Kernel, ...]:
     ends = [each for each in operation.operands[2:] if each.dtype.startswith("int")]
     if len(left.shape) == len(right.shape) == 2 and ends:
         experts = ends[0].elements
-    dtype = format_of(left, operation)
-    return launched(
-        operation, (experts, m, n, k), layout(left, right), dtype, flops=2.0 * m * n * k
+    dtype, lies, flops = (
+        format_of(left, operation),
+        layout(left, right),
+        2.0 * m * n * k,
     )
+    if left.dtype in ("fp32", "fp16"):
+        # CUDA's kernel takes bf16; others are multiplied group by group (ATen/native/GroupedMMUtils.h).
+        short = (m // experts, n, k) if lies[0] == "n" else (m, n, k // experts)
+        size = moved(operation.operands, operation.results) / experts
+        one = launched(operation, short, lies, dtype, "mm", flops / experts, size)
+        return one * experts
+    return launched(operation, (experts, m, n, k), lies, dtype, flops=flops)
 
 
 def vectors(operation: Operation) -> tuple[Kernel, ...]:

@@ -1,12 +1,56 @@
-"""Recurrent layers by cuDNN: a product of all inputs for each layer and direction, then one step after the other."""
+"""Recurrent layers by cuDNN: a product of all inputs for each layer and direction, then one step after the other.
+
+Every step reads the states' weights again, from the L2 or from memory, and launches a product and the gates.
+"""
 
 from __future__ import annotations
 
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.operation import Operand, Operation
-from prestep.workloads.operators.tensors import argument, first, launched
+from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation
+from prestep.workloads.operators.tensors import (
+    argument,
+    base,
+    first,
+    format_of,
+    integers,
+    launched,
+)
+
+#: cuDNN's numbers of the kinds of layers.
+MODES = ("relu", "tanh", "lstm", "gru")
+
+
+def layers(operation: Operation) -> tuple[Kernel, ...]:
+    """(steps, batch, width of inputs, of states, layers times directions) of one call; the kind of layer as layout.
+
+    Backward has the gradients of what went in and those of the weights: two products in place of each one.
+    """
+    weights = _weights(operation)
+    if not weights:
+        return launched(operation, (1, 1, 1, 1, 1))
+    source, after = first(operation), 4 * base(operation).endswith("_backward")
+    sizes, mode = argument(operation, 14 + after), argument(operation, 6 + after)
+    packed = isinstance(sizes, tuple) and bool(sizes)
+    rows = source.shape[0] if packed else prod(source.shape[:2])
+    batch_first = argument(operation, 10 + after) is True
+    steps = len(integers(sizes)) if packed else source.shape[1 if batch_first else 0]
+    element = ELEMENT_BYTES[source.dtype]
+    inputs, states = (sum(pair[at].elements for pair in weights) for at in (0, 1))
+    gates = sum(pair[1].shape[0] for pair in weights)
+    passes = 2 if after else 1
+    # Gates and cells of every row are written and read once a pass.
+    size = passes * element * (inputs + steps * states + 3 * rows * gates)
+    shape = steps, rows // max(1, steps), source.shape[-1], weights[0][1].shape[1]
+    return launched(
+        operation,
+        (*shape, len(weights)),
+        MODES[mode] if isinstance(mode, int) else "",
+        format_of(source, operation),
+        flops=2.0 * passes * rows * (inputs + states),
+        size=float(size),
+    )
 
 
 def _weights(operation: Operation) -> list[tuple[Operand, Operand]]:
@@ -20,46 +64,4 @@ def _weights(operation: Operation) -> list[tuple[Operand, Operand]]:
     return list(zip(matrices[::2], matrices[1::2], strict=False))
 
 
-def _times(operation: Operation) -> tuple[int, int]:
-    """Steps one after the other, and rows of all of them."""
-    source = first(operation)
-    backward = operation.name.split(".")[1].endswith("backward")
-    place = 14 if not backward else 18
-    sizes = argument(operation, place)
-    if isinstance(sizes, tuple) and sizes:
-        return len(sizes), source.shape[0]
-    first_is_batch = argument(operation, 10 if not backward else 14) is True
-    return source.shape[1 if first_is_batch else 0], prod(source.shape[:2])
-
-
-def _passes(operation: Operation, times: int) -> tuple[Kernel, ...]:
-    """`times`: products in place of each one of forward: 2 in backward."""
-    if not _weights(operation):
-        return launched(operation, (first(operation).elements,))
-    steps, rows = _times(operation)
-    dtype = first(operation).dtype
-    kernels: list[Kernel] = []
-    for inputs, states in _weights(operation):
-        for matrix, count in ((inputs, 1), (states, steps)):
-            wide, width = matrix.shape
-            size = float(matrix.bytes + rows // count * (wide + width) * 4)
-            flops = 2.0 * times * (rows // count) * wide * width
-            shape = (rows // count * wide,)
-            one = launched(
-                operation, shape, "", dtype, "_cudnn_rnn", flops, size * times
-            )
-            kernels += one * count
-    return tuple(kernels)
-
-
-def forward(operation: Operation) -> tuple[Kernel, ...]:
-    """_cudnn_rnn(input, weights, ...)."""
-    return _passes(operation, 1)
-
-
-def backward(operation: Operation) -> tuple[Kernel, ...]:
-    """_cudnn_rnn_backward(input, weights, ...): gradients of what went in and of the weights."""
-    return _passes(operation, 2)
-
-
-RULES = {"_cudnn_rnn": forward, "_cudnn_rnn_backward": backward}
+RULES = {"_cudnn_rnn": layers, "_cudnn_rnn_backward": layers}

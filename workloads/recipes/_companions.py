@@ -179,7 +179,7 @@ NAMING = frozenset(
 #: Names of models that see or hear, and of their classes, templates and programs.
 TOWERS = re.compile(
     r"(?:^|[^a-z])(?:vlm?|vision|omni|audio|multimodal|llava\w*|pixtral|paligemma\d?|internvl\w*|smolvlm\w*|idefics\w*)"
-    r"(?:$|[^a-z])|vision2seq|imagetexttotext|conditionalgeneration|forvlm|qwen[\d.]*_?vl",
+    r"(?:$|[^a-z])|vision2seq|imagetexttotext|conditionalgeneration|forvlm|qwen[\d.]*_?vl"
 )
 #: Arguments and programs of scripts.
 SCRIPT = re.compile(

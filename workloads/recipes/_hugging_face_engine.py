@@ -8,11 +8,7 @@ from prestep.workloads.frameworks._pytorch_model import missing_parts
 from prestep.workloads.frameworks.deepspeed_eager import FUSED_LOSS, without_hooks
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import load_model
-from prestep.workloads.recipes import (
-    _compiled,
-    _models,
-    deepspeed,
-)
+from prestep.workloads.recipes import _compiled, _models, deepspeed
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Draft
 from prestep.workloads.recipes._rules import written

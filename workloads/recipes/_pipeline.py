@@ -49,12 +49,7 @@ SCHEDULES = {
 }
 
 
-def schedule(
-    draft: Draft,
-    document: Document,
-    key: str,
-    layers_key: str,
-) -> None:
+def schedule(draft: Draft, document: Document, key: str, layers_key: str) -> None:
     """The schedule and how many stages each rank has."""
     pp = draft.get("parallel.pp", 1)
     if pp == 1:

@@ -37,12 +37,7 @@ WORDS = Path(__file__).with_name("_words.toml")
 TRUTHS = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
 KINDS = ("truth", "whole", "number", "text", "stages", "format", "last")
 #: Number formats by PyTorch's names; Transformer Engine keeps numbers of 8 bits as bytes.
-FORMATS = {
-    "float32": "fp32",
-    "bfloat16": "bf16",
-    "float16": "fp16",
-    "uint8": "fp8",
-}
+FORMATS = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "uint8": "fp8"}
 EXPECTED = {
     "truth": "true or false",
     "whole": "a whole number",

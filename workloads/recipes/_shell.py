@@ -67,11 +67,7 @@ def _read(path: Path, text: str, script: Script, above: tuple[Path, ...]) -> Non
 
 
 def _command(
-    path: Path,
-    number: int,
-    line: str,
-    script: Script,
-    above: tuple[Path, ...],
+    path: Path, number: int, line: str, script: Script, above: tuple[Path, ...]
 ) -> None:
     """One command of a line."""
     try:
@@ -81,11 +77,7 @@ def _command(
 
 
 def _set(
-    path: Path,
-    number: int,
-    line: str,
-    script: Script,
-    above: tuple[Path, ...],
+    path: Path, number: int, line: str, script: Script, above: tuple[Path, ...]
 ) -> None:
     if found := SOURCED.match(line):
         _source(path, number, found[1], script, (*above, path.resolve()))
@@ -101,11 +93,7 @@ def _set(
 
 
 def _source(
-    path: Path,
-    number: int,
-    said: str,
-    script: Script,
-    above: tuple[Path, ...],
+    path: Path, number: int, said: str, script: Script, above: tuple[Path, ...]
 ) -> None:
     """Reads a script that another sources; it lies beside it."""
     name = said.strip("\"'").rpartition("/")[2]
@@ -140,9 +128,7 @@ def _arithmetic(text: str, values: Mapping[str, str]) -> str:
     """Whole-number arithmetic; "" for anything else."""
     put_in = substituted(VARIABLE, lambda name: _put_in(name, values), text)
     put_in = substituted(
-        NAME,
-        lambda name: values[name[0]] if name[0] in values else name[0],
-        put_in,
+        NAME, lambda name: values[name[0]] if name[0] in values else name[0], put_in
     )
     try:
         number = _whole(ast.parse(put_in.strip(), mode="eval").body)

@@ -79,10 +79,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
 
 
 def of_files(
-    draft: Draft,
-    document: Document,
-    beside: Sequence[Document],
-    listed: Iterable[Rule],
+    draft: Draft, document: Document, beside: Sequence[Document], listed: Iterable[Rule]
 ) -> None:
     """What TrainingArguments and accelerate's keys come to, with DeepSpeed's file and a model's config.json.
 

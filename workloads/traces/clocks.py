@@ -31,9 +31,7 @@ def align(works: list[Work], meetings: list[Meeting], notes: Counter[str]) -> No
             work.shift(offset[work.rank])
 
 
-def _clock_differences(
-    meetings: list[Meeting],
-) -> dict[tuple[int, int], list[float]]:
+def _clock_differences(meetings: list[Meeting]) -> dict[tuple[int, int], list[float]]:
     """How much later every pair of ranks saw the same ends."""
     differences = _end_differences([m for m in meetings if m.op in SYNCHRONISING])
     # A sender may be done before its receiver comes, so transfers move clocks only where one arrives before it is sent.

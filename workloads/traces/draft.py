@@ -159,10 +159,7 @@ def _usual_waits(ops: list[Op], ready: list[float]) -> tuple[float, float]:
             gaps.append(op.start - free)
         if free <= op.issue and 0 <= op.start - op.issue < USUAL_LATENCY:
             latencies.append(op.start - op.issue)
-    return (
-        median(gaps) if gaps else 0.0,
-        median(latencies) if latencies else 0.0,
-    )
+    return (median(gaps) if gaps else 0.0, median(latencies) if latencies else 0.0)
 
 
 def _ready(ops: list[Op]) -> list[float]:

@@ -28,14 +28,7 @@ with lazily():
 
 #: Kernels whose time follows that of others on the same GPU, and operations of PyTorch that were measured.
 STAND_INS = (Stated, InModels, Batch, InFp8, WideHeads, MeasuredOperations)
-TABLES = (
-    Scans,
-    FusedAdamw,
-    ShareOfPeak,
-    SlowerFormat,
-    LibraryProducts,
-    OwnTable,
-)
+TABLES = (Scans, FusedAdamw, ShareOfPeak, SlowerFormat, LibraryProducts, OwnTable)
 #: The last one answers every kernel.
 MODELS = (Tiles, Limits)
 

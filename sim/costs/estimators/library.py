@@ -186,9 +186,7 @@ def rows_of_library(
     names = ("gpu", "dtype", "source", "kernel", "variant")
     asked = [(name, "==", getattr(who, name)) for name in names]
     rows = pyarrow.parquet.read_table(
-        folder / f"{family.name}.parquet",
-        columns=[*family.sizes, "us"],
-        filters=asked,
+        folder / f"{family.name}.parquet", columns=[*family.sizes, "us"], filters=asked
     )
     sizes = np.column_stack([rows[name].to_numpy() for name in family.sizes])
     return sizes, rows["us"].to_numpy().astype(float) * 1e-6

@@ -20,7 +20,10 @@ from prestep.sim.costs.aten import (
     AtenRow,
     Base,
     Surface,
+    axes,
+    is_by_vector,
     is_mixed,
+    stream_axes,
 )
 from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator
 from prestep.sim.costs.estimators.roofline import Roofline
@@ -50,15 +53,14 @@ class AtenTables:
         self._base = Base(product, roofline)
         self._groups: dict[Group, list[AtenRow]] = {}
         for row in rows:
-            key = row.kernel.kind, row.kernel.layout, row.kernel.dtype
-            self._groups.setdefault(key, []).append(row)
+            self._groups.setdefault(_group_of(row.kernel), []).append(row)
         self._streams = frozenset(map(_stream_of, self._groups))
         self._surfaces: dict[Group, Surface] = {}
         self._candidates: dict[Group, tuple[Group, ...]] = {}
 
     def surface(self, kernel: Kernel) -> tuple[Surface, bool]:
         """Where a kernel is read, and whether that is its own group."""
-        own = kernel.kind, kernel.layout, kernel.dtype
+        own = _group_of(kernel)
         for group in self._likest_first(own):
             surface = self._of(group)
             if surface.fits(kernel):
@@ -99,8 +101,16 @@ class AtenTables:
                 if _stream_of(stream) == group
                 for row in self._groups[stream]
             ]
-            self._surfaces[group] = Surface(rows, self._base, *_smoothness(group[0]))
+            of = stream_axes if group[0] == STREAM else axes
+            smooth = _smoothness(group[0])
+            self._surfaces[group] = Surface(rows, self._base, *smooth, of)
         return self._surfaces[group]
+
+
+def _group_of(kernel: Kernel) -> Group:
+    """Kind, layout and types; how a matrix lies that a vector is multiplied by counts little."""
+    layout = "vector" if is_by_vector(kernel) else kernel.layout
+    return kernel.kind, layout, kernel.dtype
 
 
 def _unlike(group: Group, own: Group) -> tuple[bool, ...]:

@@ -67,9 +67,7 @@ def _framework_rules(
 
 
 def _apply(
-    rules: Sequence[Rule],
-    skip: Collection[str],
-    *args: object,
+    rules: Sequence[Rule], skip: Collection[str], *args: object
 ) -> list[Mistake]:
     return [
         mistake

@@ -61,10 +61,7 @@ def _layers(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
     if s.parallel.pp > 1 and counted < max(stages, least):
         needed = f"pp * vpp = {stages}" if least <= stages else str(least)
         yield Mistake(
-            s.where,
-            "model.layers",
-            found,
-            f"at least {needed}, one for each stage",
+            s.where, "model.layers", found, f"at least {needed}, one for each stage"
         )
     elif counted % stages and not uneven:
         hint = "or parallel.uneven_stages = true"
@@ -166,10 +163,7 @@ RULES: list[Rule] = [
         "parallel.tp parallel.etp model.experts model.shared_experts model.moe_ffn",
         _experts_widths,
     ),
-    (
-        "parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts",
-        experts,
-    ),
+    ("parallel.ep parallel.tp parallel.etp parallel.imbalance model.experts", experts),
     (
         "parallel.tp parallel.pp parallel.cp parallel.data_parallel model.kind",
         _only_transformers,

@@ -11,22 +11,13 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.sim.spec.sections import SECTIONS, Scenario
 from prestep.sim.studies.grid import grid_of
 from prestep.workloads.frameworks import framework_of
+from prestep.workloads.operation import words
 
 # Keys that a search chooses, in the order in which a layout is named. dp follows from the others.
-KEYS = (
-    "parallel.dp",
-    "parallel.tp",
-    "parallel.cp",
-    "parallel.ep",
-    "parallel.etp",
-    "parallel.pp",
-    "parallel.vpp",
-    "parallel.schedule",
-    "parallel.data_parallel",
-    "parallel.reshard_after_forward",
-    "parallel.sequence_parallel",
-    "training.micro_batch",
-    "training.recompute",
+KEYS = words(
+    "parallel.dp parallel.tp parallel.cp parallel.ep parallel.etp parallel.pp parallel.vpp "
+    "parallel.schedule parallel.data_parallel parallel.reshard_after_forward parallel.sequence_parallel "
+    "training.micro_batch training.recompute"
 )
 # Keys of a scenario's file that contradict them.
 FREE = (

@@ -10,17 +10,11 @@ import torch
 
 from prestep.validation.measure.group import GroupSession
 from prestep.validation.measure.timing import Bench, Case, back_to_back
+from prestep.workloads.operation import words
 
 TITLE, NEEDS, WEIGHT, ORDER = "copies", "gpu", 10.0, 11
-ALONE = (
-    "h2d_pinned",
-    "d2h_pinned",
-    "h2d_pageable",
-    "d2h_pageable",
-    "d2d",
-    "p2p_write",
-    "p2p_read",
-    "p2p_bidir",
+ALONE = words(
+    "h2d_pinned d2h_pinned h2d_pageable d2h_pageable d2d p2p_write p2p_read p2p_bidir"
 )
 
 

@@ -11,16 +11,11 @@ from importlib import metadata
 from pathlib import Path
 
 from prestep.validation.measure.session import Session
+from prestep.workloads.operation import words
 
 TITLE, NEEDS, WEIGHT, ORDER = "the machine", "host", 4.0, 0
-PACKAGES = (
-    "torch",
-    "triton",
-    "torchvision",
-    "numpy",
-    "nvidia-nccl-cu12",
-    "nvidia-nccl-cu13",
-    "transformer-engine",
+PACKAGES = words(
+    "torch triton torchvision numpy nvidia-nccl-cu12 nvidia-nccl-cu13 transformer-engine"
 )
 QUERY = (
     "name,driver_version,memory.total,pci.bus_id,pcie.link.gen.max,pcie.link.width.max,power.limit,clocks.max.sm,"

@@ -29,5 +29,5 @@ KINDS: Mapping[str, Kind] = {
             limits=Table({"recorded": ERRORS, "simulated": ERRORS}),
             retarget=Items(RETARGET),
         )
-    ),
+    )
 }

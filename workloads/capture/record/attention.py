@@ -145,11 +145,7 @@ def _added(call: Call) -> torch.Tensor | None:
 
 def _flash(call: Call) -> Any:
     return aten._scaled_dot_product_flash_attention(
-        *call.operands,
-        call.dropout_p,
-        call.is_causal,
-        False,
-        scale=call.scale,
+        *call.operands, call.dropout_p, call.is_causal, False, scale=call.scale
     )[0]
 
 

@@ -57,6 +57,26 @@ def _sums(
     return tuple(_channels(image) for _ in range(4))
 
 
+def _grouped(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    ends: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Products of groups in any type: CUDA multiplies others than bf16 group by group; rows begin at 16 bytes."""
+    groups = ends.shape[:1] if ends is not None else left.shape[:1]
+    by_group = left.dim() == right.dim()
+    rows, columns = left.shape[-2], right.shape[-1]
+    dtype = dtype or left.dtype
+    step = max(1, 16 // dtype.itemsize)
+    wide = -(-columns // step) * step
+    shape, strides = (rows, columns), (wide, 1)
+    if by_group:
+        shape, strides = (*groups, *shape), (rows * wide, *strides)
+    return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
+
+
 # -- recurrent layers by cuDNN ---------------------------------------------------------------------
 
 GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cuDNN's mode: ReLU, tanh, LSTM, GRU
@@ -120,6 +140,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "batch_norm_elemt": _normalized,
     "batch_norm_backward_elemt": lambda gradient, image, *_: torch.empty_like(image),
     "batch_norm_backward_reduce": _sums,
+    "_grouped_mm": _grouped,
     "_cudnn_rnn": _recurrent,
     "_cudnn_rnn_backward": _recurrent_backward,
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes
 
 from prestep.workloads.capture.record.values import tensors_in
 
@@ -28,6 +29,8 @@ DTYPES = {
 
 #: Matrix products, which tensor cores may run in TF32 where operands are fp32.
 PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv"])
+#: Sums with a sparse tensor, which CUDA adds row by row in place.
+SUMS = ("aten.add_.Tensor", "aten.sub_.Tensor")
 CONVOLUTIONS = frozenset(
     ["convolution", "convolution_backward", "cudnn_convolution", "_convolution"]
 )
@@ -37,6 +40,9 @@ def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]
     """[name, arguments, options, results]; a tensor is {"dtype", "shape", "strides" unless contiguous, "device"}."""
     returned = tensors_in(results)
     name = f"{function._schema.name.replace('::', '.')}.{function._overloadname}"
+    if name in SUMS and _is_sparse(arguments[1]):
+        written, (rows, places) = arguments[0], sparse_parts(arguments[1])
+        name, arguments = "aten.index_add_.default", (written, 0, places[0], rows)
     if _in_tf32(name.split(".")[1], returned):
         options = {**options, "allow_tf32": True}
     return [
@@ -53,9 +59,11 @@ def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]
 
 def _in_tf32(name: str, returned: list[torch.Tensor]) -> bool:
     """Whether the program lets an operation round its fp32 operands to TF32; products have to be asked, cuDNN not."""
-    if name not in PRODUCTS and name not in CONVOLUTIONS:
-        return False
     if not returned or returned[0].dtype != torch.float32:
+        return False
+    if name.startswith("_cudnn_rnn"):
+        return str(torch.backends.cudnn.rnn.fp32_precision) == "tf32"
+    if name not in PRODUCTS and name not in CONVOLUTIONS:
         return False
     return convolutions_in_tf32() if name in CONVOLUTIONS else products_in_tf32()
 
@@ -70,7 +78,8 @@ def convolutions_in_tf32() -> bool:
 
 def argument(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        return tensor(value)
+        sparse = _is_sparse(value)
+        return [tensor(t) for t in sparse_parts(value)] if sparse else tensor(value)
     if isinstance(value, (list, tuple)):
         return [argument(v) for v in value]
     if isinstance(value, torch.dtype):
@@ -82,7 +91,19 @@ def argument(value: Any) -> Any:
     return str(value)
 
 
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout == torch.sparse_coo
+
+
+def sparse_parts(value: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Values and indices of a sparse tensor, which are all that lies in memory."""
+    with _disable_current_modes():
+        return value._values(), value._indices()
+
+
 def tensor(value: torch.Tensor) -> dict[str, Any]:
+    if _is_sparse(value):
+        value = sparse_parts(value)[0]
     described: dict[str, Any] = {
         "dtype": DTYPES.get(value.dtype, str(value.dtype).removeprefix("torch.")),
         "shape": [int(size) for size in value.shape],

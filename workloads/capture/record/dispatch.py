@@ -179,6 +179,7 @@ class Recorder(TorchDispatchMode):
         return results
 
     def _fake(self, function: Any, args: Any, options: Any) -> Any:
+        function, args = sizes.with_numbers(function, args)
         with self.fake:
             return function(*args, **options)
 
@@ -192,8 +193,10 @@ class Recorder(TorchDispatchMode):
         entry = None
         try:
             results = self._fake(function, args, options)
-        except sizes.UNKNOWN:
-            results, assumption = sizes.results(self.fake, function, args, options)
+        except RuntimeError as unknown:
+            results, assumption = sizes.results(
+                self.fake, function, args, options, unknown
+            )
             if assumption:
                 self.assumed[assumption] += 1
         else:

@@ -18,6 +18,7 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
 
 from prestep.workloads.capture.record.values import LARGEST, tensors_in, value_of
+from prestep.workloads.operation import words
 
 #: Where rank 0 keeps what it broadcast, and other ranks look for it.
 FILE = "PRESTEP_CAPTURE_OBJECTS"
@@ -152,13 +153,8 @@ SENDS: dict[str, tuple[int, int | str]] = {
     "all_to_all_single": (0, "result"),
     "broadcast": (0, "result"),
 }
-SUMS = (
-    "allreduce_",
-    "all_reduce",
-    "all_reduce_",
-    "reduce_scatter_",
-    "_reduce_scatter_base_",
-    "reduce_scatter_tensor",
+SUMS = words(
+    "allreduce_ all_reduce all_reduce_ reduce_scatter_ _reduce_scatter_base_ reduce_scatter_tensor"
 )
 
 

@@ -299,7 +299,8 @@ def _places_written(function: Any, args: Any, options: Any) -> Iterator[int]:
 
 def _may_have_values(function: Any, tensors: list[Any], results: Any) -> bool:
     name = function._schema.name.partition("::")[2]
-    asks = name in (*values.NEVER, *values.COMPARISONS, values.OVERFLOW)
+    questions = (*values.NEVER, *values.ALWAYS, *values.COMPARISONS, values.OVERFLOW)
+    asks = name in questions
     chooses = values.name_of(function) in values.CHOOSING
     involved = (*tensors, *values.tensors_in(results))
     return asks or chooses or all(map(values.is_small, involved))

@@ -20,6 +20,11 @@ from prestep.workloads.capture.record.values import value_of
 
 #: What PyTorch raises where it does not know the size of a result.
 UNKNOWN = (DynamicOutputShapeException, UnsupportedOperatorException)
+#: Operators on lists that take a number for each tensor, in a tensor of the host or as numbers.
+NUMBERED = {
+    getattr(torch.ops.aten, name).Tensor: getattr(torch.ops.aten, name).ScalarList
+    for name in (f"_foreach_addc{way}" for way in ("div", "div_", "mul", "mul_"))
+}
 
 Made = tuple[tuple[int, ...], torch.dtype]  # shape and type of a result
 
@@ -33,8 +38,10 @@ class Assumption:
 
 
 def _selected(mask: torch.Tensor) -> int:
-    """Elements that are not zero: counted where they are known, else half of all."""
+    """Elements that are not zero: counted where they are known, else half of all, or all of what differs."""
     value = value_of(mask)
+    if value is None and values.is_unlike(mask):
+        return mask.numel()
     return max(1, mask.numel() // 2) if value is None else int(value.count_nonzero())
 
 
@@ -177,9 +184,13 @@ def _is_mask(index: Any) -> bool:
 
 
 def results(
-    fake: FakeTensorMode, function: Any, arguments: Any, options: Any
+    fake: FakeTensorMode,
+    function: Any,
+    arguments: Any,
+    options: Any,
+    unknown: RuntimeError,
 ) -> tuple[Any, str]:
-    """What an operator returns whose sizes PyTorch does not know, and what was assumed for that; "" for nothing.
+    """What an operator returns that PyTorch has no shapes for (``unknown``), and what was assumed; "" for nothing.
 
     Sizes are computed where all data is known, assumed by the rule of the operator where there is one, else those
     that its kernel for the host gives for ones.
@@ -188,7 +199,7 @@ def results(
     tensors = values.tensors_in((arguments, options))
     known = all(value_of(tensor) is not None for tensor in tensors)
     if assumption is None or known:
-        return _computed(fake, function, arguments, options), ""
+        return _computed(fake, function, arguments, options, unknown), ""
     made = [
         entry if isinstance(entry, torch.Tensor) else _empty(fake, *entry)
         for entry in assumption.shapes(*arguments, **options)
@@ -198,6 +209,16 @@ def results(
     name = function._schema.name.replace("::", ".")
     said = f"size of {name}: {assumption.words}"
     return made[0] if len(made) == 1 else tuple(made), said
+
+
+def with_numbers(function: Any, arguments: Any) -> tuple[Any, Any]:
+    """An operator that takes numbers in a tensor of the host as that which takes them as numbers."""
+    if function not in NUMBERED:
+        return function, arguments
+    numbers = value_of(arguments[3])
+    count = len(arguments[0])
+    listed = [1.0] * count if numbers is None else numbers.expand(count).tolist()
+    return NUMBERED[function], (*arguments[:3], listed)
 
 
 def _decided_by_known(tensors: list[torch.Tensor]) -> bool:
@@ -212,18 +233,29 @@ def _empty(fake: FakeTensorMode, shape: tuple[int, ...], dtype: torch.dtype) -> 
         return torch.empty(shape, dtype=dtype, device=INSIDE)
 
 
-def _computed(fake: FakeTensorMode, function: Any, arguments: Any, options: Any) -> Any:
+def _computed(
+    fake: FakeTensorMode,
+    function: Any,
+    arguments: Any,
+    options: Any,
+    unknown: RuntimeError,
+) -> Any:
     """By the kernel for the host; results have values where all operands have."""
     tensors = values.tensors_in((arguments, options))
     known = all(value_of(tensor) is not None for tensor in tensors)
+    places: dict[int, Any] = {}  # operands by the tensors on the host in their place
 
     def on_host(argument: Any) -> Any:
-        unknown = isinstance(argument, torch.Tensor) and value_of(argument) is None
-        return values.stand_in(argument) if unknown else values.on_host(argument)
+        lacks = isinstance(argument, torch.Tensor) and value_of(argument) is None
+        there = values.stand_in(argument) if lacks else values.on_host(argument)
+        places[id(there)] = argument
+        return there
 
     def inside(result: Any) -> Any:
         if not isinstance(result, torch.Tensor):
             return result
+        if id(result) in places:  # written in place
+            return places[id(result)]
         made = _empty(fake, tuple(result.shape), result.dtype)
         made._value = result if known else None
         return made
@@ -233,6 +265,8 @@ def _computed(fake: FakeTensorMode, function: Any, arguments: Any, options: Any)
     try:
         computed = function(*on_host_arguments, **on_host_options)
     except (RuntimeError, NotImplementedError) as error:
+        if not isinstance(unknown, UNKNOWN):
+            raise unknown from None  # a mistake of the program's
         raise NotImplementedError(
             f"{function}: nothing says how large its results are: PyTorch has no shapes for it without a GPU, and it "
             f"does not run on the host ({error}). Register them with torch.library.register_fake"

@@ -101,8 +101,9 @@ class Steps:
     """The steps of a run as they end; one of them is kept.
 
     A step ends where an optimizer has updated its first weights after gradients were computed. So it begins with what
-    is left of one update (other groups of weights, zeroing gradients) and ends within the next one. Where the program
-    marks its steps, each ends as the next mark begins another.
+    is left of one update (other groups of weights, zeroing gradients) and ends within the next one. Of several
+    optimizers that update in turn, each after gradients of its own, it is the one that came last: a step has updates of
+    all. Where the program marks its steps, each ends as the next mark begins another.
     """
 
     recorder: Recorder
@@ -118,10 +119,19 @@ class Steps:
     optimizers: dict[int, torch.optim.Optimizer] = field(default_factory=dict)
     kinds: dict[int, str] = field(default_factory=dict)  # owners by storage
     modules: dict[int, str] = field(default_factory=dict)  # paths by storage
+    in_turn: list[int] = field(default_factory=list)  # optimizers, as they came
     marks: Marks = field(init=False)
 
     def __post_init__(self) -> None:
         self.marks = Marks(self.mark, self.boundary)
+
+    def update(self, optimizer: torch.optim.Optimizer) -> None:
+        """Weights were updated after gradients were computed."""
+        if id(optimizer) not in self.in_turn:
+            self.in_turn.append(id(optimizer))
+            self.ended = 0
+        if id(optimizer) == self.in_turn[-1]:
+            self.boundary()
 
     def boundary(self) -> None:
         if self.kept is not None and self.kept.step >= self.wanted:
@@ -219,7 +229,7 @@ def watch(recorder: Recorder, wanted: int, stop: bool, mark: str) -> Steps:
             )
         if Log.current.backward and not mark:
             Log.current.backward = False
-            steps.boundary()
+            steps.update(optimizer)
 
     register_optimizer_step_post_hook(updated)
     _follow_backward(recorder)

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from prestep.workloads.capture.record.describe import sparse_parts
 from prestep.workloads.capture.record.owners import asking
 from prestep.workloads.capture.record.streams import Log, Streams
 from prestep.workloads.memory.allocator import Allocator
@@ -38,7 +39,10 @@ class Storages:
         self._watch_resizing()
 
     def see(self, tensor: torch.Tensor) -> int:
-        """The number of a tensor's storage; a new one is counted as taken. Sparse tensors have none: 0."""
+        """The number of a tensor's storage; a new one is counted as taken. Of sparse tensors that of the values."""
+        if tensor.layout == torch.sparse_coo:
+            numbers = [self.see(part) for part in sparse_parts(tensor)]
+            return numbers[0]
         if tensor.layout != torch.strided:
             return 0
         storage = tensor.untyped_storage()
@@ -58,6 +62,8 @@ class Storages:
 
     def number(self, tensor: torch.Tensor) -> int:
         """The number of a tensor's storage if it was seen, else 0."""
+        if tensor.layout != torch.strided:
+            return 0
         return self._seen.get(id(tensor.untyped_storage()), (0, None))[0]
 
     def _take(self, number: int, size: int) -> None:

@@ -2,6 +2,7 @@
 
 A tensor without one (made from weights or activations) answers with a stand-in: 1 for a number, no for a condition.
 Comparing such a number takes it to be 1, too: a program that asks whether a norm is finite, or overflowed, is told so.
+Whether all of many meet a condition is answered with yes: who asks checks that values are what they should be.
 Every such answer is counted: the recording lists them as assumed.
 """
 
@@ -20,7 +21,7 @@ DEVICE = torch.device  # PyTorch's own, before another takes its name
 WRITABLE = 1 << 22  # elements of a stand-in that has memory of its own
 LARGEST = 1 << 16  # elements of a tensor that is computed for real beside the fake one
 #: The same of whole numbers and conditions, such as which tokens go where.
-WHOLE = 1 << 20
+WHOLE = 1 << 23
 #: Operators whose results no operand's values decide.
 ANYHOW = {
     *("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"),
@@ -33,6 +34,8 @@ EMPTY = {
 }
 #: Questions whose answer for ordinary numbers is no.
 NEVER = ("isnan", "isinf")
+#: Questions about all elements at once, whose answer is yes: checks of arguments, as those of distributions.
+ALWAYS = ("all", "_is_all_true", "allclose")
 #: Asks gradients for infinite numbers.
 OVERFLOW = "_amp_foreach_non_finite_check_and_unscale_"
 #: Questions about a number that are answered as if it were 1.
@@ -74,6 +77,11 @@ def compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
     name = function._schema.name.partition("::")[2]
     if name in NEVER and outputs and outputs[0].numel() <= LARGEST:
         outputs[0]._value = _noes(outputs[0])
+    elif name in ALWAYS and outputs and not _known(arguments):
+        outputs[0]._value = (
+            ~_noes(outputs[0]) if outputs[0].numel() <= LARGEST else None
+        )
+        outputs[0]._assumed = True
     elif outputs and _computable(name, (arguments, options), outputs):
         _compute(function, arguments, options, results)
     elif name_of(function) in CHOOSING:
@@ -84,6 +92,13 @@ def compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
         _compare(function, arguments, outputs[0])
     else:
         forget(written(function, arguments, options))
+        if name == "ne" and outputs:
+            outputs[0]._unlike = True
+
+
+def is_unlike(mask: Any) -> bool:
+    """Whether a mask asks which elements differ, which nobody computed: nearly all, as of edges that are no loops."""
+    return bool(getattr(mask, "_unlike", False))
 
 
 def forget(tensors: Iterable[Any]) -> None:
@@ -111,6 +126,10 @@ def tensors_in(values: Any) -> list[torch.Tensor]:
 def _leaves(values: Any) -> list[Any]:
     leaves: list[Any] = torch.utils._pytree.tree_leaves(values)
     return leaves
+
+
+def _known(operands: Any) -> bool:
+    return all(value_of(tensor) is not None for tensor in tensors_in(operands))
 
 
 def _computable(name: str, operands: Any, outputs: list[Any]) -> bool:

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from prestep.sim.errors import InputError
+from prestep.workloads.operation import words
 from prestep.workloads.traces import files, protobuf
 from prestep.workloads.traces.nodes import DAMAGED, Node, sound, spans_of
 from prestep.workloads.traces.schema import (
@@ -26,17 +27,9 @@ from prestep.workloads.traces.schema import (
 
 COMP, SEND, RECV, COLL = 4, 5, 6, 7
 # CollectiveCommType, in order.
-TYPES = (
-    "all_reduce",
-    "reduce",
-    "all_gather",
-    "gather",
-    "scatter",
-    "broadcast",
-    "all_to_all",
-    "reduce_scatter",
-    "reduce_scatter",
-    "all_reduce",
+TYPES = words(
+    "all_reduce reduce all_gather gather scatter broadcast all_to_all reduce_scatter reduce_scatter "
+    "all_reduce"
 )
 US = 1e-6
 # What messages end in that are cut off, or have fields of other types.

@@ -203,13 +203,7 @@ class _Rank:
         attributes = self._attributes_of(meeting)
         return self._add(
             _Entry(
-                node.op.name,
-                kind,
-                start,
-                meeting.duration,
-                before,
-                stream,
-                attributes,
+                node.op.name, kind, start, meeting.duration, before, stream, attributes
             )
         )
 

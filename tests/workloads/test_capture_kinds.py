@@ -1,0 +1,133 @@
+"""Kinds of programs that a capture has to take as they are: each is tiny, and differs in one thing. Needs PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from prestep.sim.predict import predict
+from prestep.sim.spec.load import load_scenario
+from prestep.workloads.capture import recording
+from prestep.workloads.capture.recorder import captured
+from prestep.workloads.capture.recording import Recording
+
+pytestmark = pytest.mark.slow
+
+HEAD = """
+import torch, torch.nn as nn, torch.nn.functional as F
+D = "cuda"
+"""
+SPARSE = """
+e, b, l = nn.Embedding(1000, 32, sparse=True).cuda(), nn.EmbeddingBag(1000, 32, sparse=True).cuda(), nn.Linear(32, 1).cuda()
+o = [torch.optim.SparseAdam([*e.parameters()]), torch.optim.SGD([*b.parameters()], lr=0.1), torch.optim.Adam(l.parameters())]
+for i in range(5):
+    x = torch.randint(0, 1000, (64, 4), device=D); y = l(e(x).mean(1) + b(x)).square().mean()
+    for q in o: q.zero_grad()
+    y.backward()
+    for q in o: q.step()
+"""
+DISTRIBUTIONS = """
+import torch.distributions as T
+l = nn.Linear(16, 8).cuda(); o = torch.optim.Adam(l.parameters())
+for i in range(5):
+    h = l(torch.randn(32, 16, device=D)); p, s = F.softmax(h, -1), F.softplus(h) + 1e-3
+    d = [T.Normal(h, s), T.Categorical(p), T.Bernoulli(torch.sigmoid(h)), T.Beta(s, s), T.Dirichlet(s), T.Poisson(s), T.Multinomial(10, p)]
+    loss = sum(q.log_prob(q.sample()).mean() for q in d)
+    c = torch.diag_embed(s[:, :4]); m = T.MultivariateNormal(h[:, :4], covariance_matrix=c @ c.mT); loss = loss + m.log_prob(m.rsample()).mean()
+    o.zero_grad(); loss.backward(); o.step()
+"""
+SHAPES = """
+l = nn.Linear(32, 32).cuda(); o = torch.optim.Adam(l.parameters())
+for i in range(5):
+    y = l(torch.randn(64, 32, device=D)); m = y > 0; u, back = torch.unique((y * 4).long(), return_inverse=True); k = y.nonzero()
+    loss = y[m].mean() + torch.masked_select(y, m).mean() + y[k[:, 0]].mean() + y[y.sum(-1) > 0].mean(); o.zero_grad(); loss.backward(); o.step()
+"""
+TRANSFORMS = """
+from torch.func import vmap, grad, jvp, jacrev, functional_call
+m = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).cuda(); o = torch.optim.SGD(m.parameters(), lr=0.1)
+def f(p, x): return functional_call(m, p, (x[None],)).square().sum()
+for i in range(5):
+    x = torch.randn(16, 8, device=D); p = dict(m.named_parameters()); g = vmap(grad(f), (None, 0))({k: v.detach() for k, v in p.items()}, x)
+    _, t = jvp(lambda z: m(z).sum(), (x,), (torch.ones_like(x),)); J = vmap(jacrev(lambda z: m(z)[0]))(x)
+    o.zero_grad(); (J.square().mean() + t).backward(); o.step()
+"""
+SECOND = """
+m = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=True), nn.SiLU(), nn.ConvTranspose2d(8, 3, 3)).cuda(); o = torch.optim.Adam(m.parameters())
+for i in range(5):
+    x = torch.randn(4, 3, 8, 8, device=D, requires_grad=True); g, = torch.autograd.grad(m(x).sum(), x, create_graph=True)
+    o.zero_grad(); (g.flatten(1).norm(dim=1) - 1).square().mean().backward(); o.step()
+"""
+DYNAMIC = """
+m = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)).cuda(); f = torch.compile(m, dynamic=True); o = torch.optim.Adam(m.parameters()); step = torch.compile(o.step)
+for i in range(5): o.zero_grad(); f(torch.randn(8 + i, 32, device=D)).square().mean().backward(); step()
+"""
+LBFGS = """
+m = nn.Linear(32, 1).cuda(); o = torch.optim.LBFGS(m.parameters(), max_iter=3, line_search_fn="strong_wolfe"); x = torch.randn(64, 32, device=D)
+def closure(): o.zero_grad(); l = m(x).square().mean(); l.backward(); return l
+for i in range(5): o.step(closure)
+"""
+COMPLEX = """
+w = nn.Parameter(torch.randn(16, 16, dtype=torch.cfloat, device=D)); o = torch.optim.Adam([w])
+for i in range(5):
+    z = torch.fft.rfft(torch.randn(8, 16, 30, device=D), dim=-1); q = torch.einsum("bix,io->box", z, w); y = torch.fft.irfft(q * torch.exp(1j * q.angle()))
+    o.zero_grad(); y.square().mean().backward(); o.step()
+"""
+ENDS = """
+m = nn.Linear(32, 32).cuda(); o = torch.optim.SGD(m.parameters(), lr=0.1)
+for i in range(9):
+    l = m(torch.randn(8, 32, device=D)).square().mean(); o.zero_grad(); l.backward(); o.step()
+    if i == 1: raise SystemExit
+"""
+LOSSES = """
+g = nn.GRU(8, 8).cuda(); o = torch.optim.Adam(g.parameters())
+for i in range(5):
+    y = F.log_softmax(g(torch.randn(13, 4, 8, device=D))[0], -1); l = F.ctc_loss(y, torch.randint(1, 8, (4, 3), device=D), torch.full((4,), 13), torch.full((4,), 3))
+    o.zero_grad(); l.backward(); o.step()
+"""
+KINDS = {
+    "sparse": SPARSE, "distributions": DISTRIBUTIONS, "shapes": SHAPES, "transforms": TRANSFORMS, "second": SECOND,
+    "dynamic": DYNAMIC, "lbfgs": LBFGS, "complex": COMPLEX, "ends early": ENDS, "losses": LOSSES,
+}  # fmt: skip
+IN_TURN = """
+a, b = nn.Linear(32, 32).cuda(), nn.Linear(32, 32).cuda(); p, q = torch.optim.SGD(a.parameters(), lr=0.1), torch.optim.SGD(b.parameters(), lr=0.1)
+for i in range(6):
+    x = torch.randn(8, 32, device=D)
+    for _ in range(3): p.zero_grad(); a(x).square().mean().backward(); p.step()
+    q.zero_grad(); b(x).tanh().mean().backward(); q.step()
+"""
+
+
+def recorded(folder: Path, body: str) -> tuple[Path, Recording]:
+    script = folder / "train.py"
+    script.write_text(HEAD + body)
+    out = script.with_suffix(".capture")
+    captured((str(script),), out, stop=True, quiet=True)
+    return out, recording.read(out)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_program_of_any_kind_is_captured_and_predicted(
+    kind: str, tmp_path: Path
+) -> None:
+    """Nothing refuses: what PyTorch does on a GPU is recorded, and every kernel of it has a time."""
+    path, _ = recorded(tmp_path, KINDS[kind])
+    assert 0 < predict(load_scenario(path, ["cluster.name=h200-host-4"])).step_time < 1
+
+
+def test_a_step_has_updates_of_all_optimizers_that_update_in_turn(
+    tmp_path: Path,
+) -> None:
+    """Three updates of one network for each of the other: four losses in a step."""
+    _, whole = recorded(tmp_path, IN_TURN)
+    (rank,) = whole.ranks
+    names = [
+        whole.operations[event.values["operation"]].name
+        for event in rank.events
+        if event.kind == "operate"
+    ]
+    assert (
+        names.count("aten.tanh.default") == 1 and names.count("aten.mean.default") == 4
+    )
