@@ -62,12 +62,7 @@ def shared(keys: int, ranks: int) -> int:
     return max(keys, ranks)
 
 
-def all_to_all(
-    t: Tape,
-    group: Group,
-    sizes: Sequence[float],
-    host: str,
-) -> None:
+def all_to_all(t: Tape, group: Group, sizes: Sequence[float], host: str) -> None:
     """Tensors of so many bytes from parts of the tokens to parts of the heads, or back, by an exchange each."""
     for size in sizes:
         group.collective(t, "all_to_all", size, STREAM, host)

@@ -74,11 +74,7 @@ class Compressor(Module):
         """Of each group the sum of its values, by a softmax of its scores; tokens of no whole group are left."""
         twice = overlap(self.ratio) > 1
         ahead = (*POOLED[:1], *(OVERLAPPED if twice else ()), *POOLED[1:])
-        back = (
-            *POOLED_BACK[:4],
-            *(OVERLAPPED_BACK if twice else ()),
-            *POOLED_BACK[4:],
-        )
+        back = (*POOLED_BACK[:4], *(OVERLAPPED_BACK if twice else ()), *POOLED_BACK[4:])
         shape = (values.shape[0] // self.ratio, *values.shape[1:-1], self.width)
         inputs, sizes = [values, scores, self.places], (values.shape, scores.shape)
         saved = t.empty((values.elements,), SAVED)

@@ -56,10 +56,7 @@ def optimizer(operation: Operation) -> tuple[Kernel, ...]:
 
 
 def _over(
-    operation: Operation,
-    read: list[tuple[Operand, ...]],
-    size: float,
-    way: str = "",
+    operation: Operation, read: list[tuple[Operand, ...]], size: float, way: str = ""
 ) -> tuple[Kernel, ...]:
     shape = (len(read[0]), sum(each.elements for each in read[0]))
     dtype = ",".join(sorted({each.dtype for each in read[0]}))

@@ -154,11 +154,7 @@ def first_buckets_held(warmup: int, step_time: float) -> bool:
 
 
 def reduce_each(
-    t: Tape,
-    parameters: list[Tensor],
-    group: Group,
-    average: bool,
-    stream: str = STREAM,
+    t: Tape, parameters: list[Tensor], group: Group, average: bool, stream: str = STREAM
 ) -> None:
     """One blocking all-reduce per parameter after backward (``ddp-no-overlap``)."""
     t.cpu("ranks_meet")

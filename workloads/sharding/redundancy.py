@@ -87,11 +87,7 @@ class ZeroRedundancy:
     """
 
     def __init__(
-        self,
-        tape: Tape,
-        parameters: Sequence[Tensor],
-        group: Group,
-        place: int | None,
+        self, tape: Tape, parameters: Sequence[Tensor], group: Group, place: int | None
     ) -> None:
         sizes = [p.elements for p in parameters]
         places = partition(sizes, group.size)
