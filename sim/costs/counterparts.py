@@ -78,6 +78,8 @@ ALIKE = (
     *("add", "mul", "silu", "silu_backward", "gelu", "relu", "threshold_backward"),
     *("copy", "fill"),
 )
+#: Operations on halves of heads, of which steps have every operand whole; what they read was just written.
+ROTARY = ("mul", "neg", "cat")
 #: Gradients whose operation zeroes the whole result first, which models do by a kernel of its own.
 ZEROED = {OPERATIONS[kind]: kind for kind in ("embedding_bwd", "nll_loss_bwd")}
 PRODUCTS = {
@@ -108,6 +110,8 @@ KINDS = (
 #: Elements of a product's result above which cuBLAS hands out its tiles by a counter, which a kernel of its own resets:
 #: seen above two tiles (256 x 128) for each SM of an H200. Tables of models have that kernel beside the product.
 COUNTED_ABOVE = 2 * 132 * 256 * 128
+#: The kernel that does; cuDNN's attention has one, too.
+RESET = Kernel("memset", (4,), bytes=4.0)
 #: Formats of which the tables of models have rows; of products all formats have a tile model.
 TABLED = ("bf16", "fp16")
 
@@ -196,9 +200,11 @@ def in_models(
     if name == ADAMW and kernel.layout == LISTS and len(kernel.shape) == 2:
         tensors, elements = kernel.shape
         return InModels((Kernel("adamw", (elements, tensors), kernel.dtype),))
+    whole = (math.prod(kernel.shape),)
     if name in ALIKE and not kernel.layout:
-        whole = (math.prod(kernel.shape),)
         return InModels((Kernel(name, whole, kernel.dtype, bytes=kernel.bytes),))
+    if name in ROTARY and kernel.layout == "strided":
+        return InModels((Kernel(name, whole, kernel.dtype, "strided"),))
     if name.removesuffix(BACKWARD) == "convolution":
         return _convolution(kernel)
     return _over_rows(name, kernel)
@@ -238,7 +244,7 @@ def _product(kind: str, kernel: Kernel) -> InModels | None:
     same = Kernel(kind, shape, kernel.dtype, layout)
     counted = kind.startswith("gemm") and shape[0] * shape[1] > COUNTED_ABOVE
     if counted and kernel.dtype in TABLED:
-        return InModels((Kernel("memset", (4,), bytes=4.0), same))
+        return InModels((RESET, same))
     return InModels((same,))
 
 
@@ -258,8 +264,9 @@ def _attention(
     name = ATTENTION[library if own else CUDNN]
     kind = f"{name}_{'bwd' if backward else 'fwd'}"
     same = Kernel(kind, (batch, heads, kv_heads, side, dim), kernel.dtype, latent)
+    kernels = (RESET, same) if library == CUDNN else (same,)
     if own and plain:
-        return InModels((same,))
+        return InModels(kernels)
     flops, size = work(replace(same, dtype="bf16", layout=""))
     beside = Kernel(
         PREFIX + (library if own else CUDNN) + (BACKWARD if backward else ""),
@@ -269,7 +276,7 @@ def _attention(
         size,
         flops,
     )
-    return InModels((same,), beside)
+    return InModels(kernels, beside)
 
 
 def _over_rows(name: str, kernel: Kernel) -> InModels | None:

@@ -49,11 +49,11 @@ SAME = {
     ),
     "attention": (
         Kernel(CUDNN, (2, 32, 8, 4096, 4096, 128), "bf16", "causal", BYTES, FLOPS),
-        [Kernel("attention_fwd", HEADS)],
+        [RESET, Kernel("attention_fwd", HEADS)],
     ),
     "attention, backward": (
         Kernel(f"{CUDNN}_backward", (2, 32, 8, 4096, 4096, 128), "bf16", "causal", BYTES, FLOPS),
-        [Kernel("attention_bwd", HEADS)],
+        [RESET, Kernel("attention_bwd", HEADS)],
     ),
     "norm": (
         Kernel("aten _fused_rms_norm", (8192, 4096), "bf16", "", BYTES),
@@ -81,6 +81,10 @@ SAME = {
     "activation": (
         Kernel("aten silu", (2**24,), "bf16", "", 4.0 * 2**24),
         [Kernel("silu", (2**24,))],
+    ),
+    "halves of heads": (
+        Kernel("aten mul", (2**21,), "bf16", "strided", 4.1 * 2**21),
+        [Kernel("mul", (2**21,), layout="strided")],
     ),
     "copy": (
         Kernel("aten copy", (2**24,), "bf16", "", 4.0 * 2**24),

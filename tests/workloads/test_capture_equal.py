@@ -22,13 +22,7 @@ from prestep.workloads.torch.recorder import Recorder
 pytestmark = pytest.mark.slow
 
 #: Families that hand-written models name by their kernels still; the optimizer counts its steps.
-BY_KERNELS = (
-    "_scaled_dot_product_cudnn_attention",
-    "_scaled_dot_product_cudnn_attention_backward",
-    "_foreach_add_",
-    "_fused_adamw_",
-    "clone",
-)
+BY_KERNELS = ("_foreach_add_", "_fused_adamw_")
 #: A decoder with grouped keys and a gated network, its layers written as the formulas say: root mean squares in fp32,
 #: halves of heads turned by 90 degrees, the loss in fp32.
 PROGRAM = """
@@ -91,40 +85,60 @@ for _ in range(4):
     optimizer.step()
     optimizer.zero_grad()
 """
-#: A GPT as PyTorch's own modules make it: learned positions, layer norms, biases, GELU.
-GPT = """
+#: A decoder of PyTorch's modules: rotary embeddings on halves of heads, or learned positions and biases.
+PLAIN = """
 import torch
 from torch import nn
 F = nn.functional
-BATCH, LENGTH, HIDDEN, HEADS, INNER, WORDS = 2, 64, 256, 4, 1024, 512
+BATCH, LENGTH, HIDDEN, HEADS, WIDTH, INNER, WORDS = 2, 64, 256, 4, 64, 512, 512
+
+def turned(x, cosines, sines):
+    one, two = x.chunk(2, -1)
+    return torch.cat((one * cosines - two * sines, two * cosines + one * sines), -1)
+
+def linear(inputs, outputs):
+    return nn.Linear(inputs, outputs, bias=BIAS)
+
+def of_every_head(x):
+    return x if GROUPS == HEADS or x.dtype != torch.float32 else x[:, :, None].expand(
+        BATCH, GROUPS, HEADS // GROUPS, LENGTH, WIDTH).reshape(BATCH, HEADS, LENGTH, WIDTH)
 
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.before, self.between = nn.LayerNorm(HIDDEN), nn.LayerNorm(HIDDEN)
-        self.q, self.k, self.v, self.o = (nn.Linear(HIDDEN, HIDDEN) for _ in range(4))
-        self.up, self.down = nn.Linear(HIDDEN, INNER), nn.Linear(INNER, HIDDEN)
-    def forward(self, x):
+        self.before, self.between = NORM(HIDDEN), NORM(HIDDEN)
+        self.q, self.k, self.v = (linear(HIDDEN, n * WIDTH) for n in (HEADS, GROUPS, GROUPS))
+        self.o, self.up, self.down = linear(HEADS * WIDTH, HIDDEN), linear(HIDDEN, INNER), linear(INNER, HIDDEN)
+        self.gate = linear(HIDDEN, INNER) if GATED else None
+    def forward(self, x, *tables):
         h = self.before(x)
-        q, k, v = (p(h).view(BATCH, LENGTH, HEADS, -1).transpose(1, 2) for p in (self.q, self.k, self.v))
-        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.o(a.transpose(1, 2).reshape(BATCH, LENGTH, HIDDEN))
-        return x + self.down(F.gelu(self.up(self.between(x))))
+        q, k, v = (p(h).view(BATCH, LENGTH, -1, WIDTH).transpose(1, 2) for p in (self.q, self.k, self.v))
+        if ROTARY:
+            q, k = turned(q, *tables), turned(k, *tables)
+        k, v = of_every_head(k), of_every_head(v)
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
+        x = x + self.o(a.transpose(1, 2).reshape(BATCH, LENGTH, -1))
+        h = self.between(x)
+        return x + self.down(F.silu(self.gate(h)) * self.up(h) if GATED else F.gelu(self.up(h)))
 
 class Decoder(nn.Module):
     def __init__(self):
         super().__init__()
-        self.words, self.places = nn.Embedding(WORDS, HIDDEN), nn.Embedding(LENGTH, HIDDEN)
-        self.layers, self.last = nn.ModuleList(Layer() for _ in range(2)), nn.LayerNorm(HIDDEN)
-        self.head = nn.Linear(HIDDEN, WORDS, bias=False)
-        self.register_buffer("order", torch.arange(LENGTH)[None])
+        self.words, self.head = nn.Embedding(WORDS, HIDDEN), nn.Linear(HIDDEN, WORDS, bias=False)
+        self.places = None if ROTARY else nn.Embedding(128, HIDDEN)
+        self.layers, self.last = nn.ModuleList(Layer() for _ in range(2)), NORM(HIDDEN)
+        for name in ("cosines", "sines"):
+            self.register_buffer(name, torch.ones(LENGTH, WIDTH // 2))
+        self.register_buffer("numbers", torch.arange(LENGTH)[None])
     def forward(self, words):
-        x = self.words(words) + self.places(self.order)
+        x = self.words(words)
+        if self.places is not None:
+            x = x + self.places(self.numbers)
         for layer in self.layers:
-            x = layer(x)
+            x = layer(x, self.cosines, self.sines)
         return F.cross_entropy(self.head(self.last(x)).view(-1, WORDS), words.view(-1))
 
-model = Decoder().cuda().to(torch.bfloat16)
+model = Decoder().cuda().to(DTYPE)
 optimizer = torch.optim.AdamW(model.parameters(), fused=True)
 words = torch.zeros(BATCH, LENGTH, dtype=torch.int64, device="cuda")
 for _ in range(4):
@@ -132,39 +146,68 @@ for _ in range(4):
     optimizer.step()
     optimizer.zero_grad()
 """
-DECODER = {
+MODEL = {
     "kind": "transformer",
     "hidden": 256,
     "layers": 2,
     "heads": 4,
+    "kv_heads": 2,
+    "ffn": 512,
     "vocab": 512,
+    "gated": True,
     "tied_embeddings": False,
 }
-CASES: dict[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
-    "a decoder of transformers": (
-        PROGRAM,
-        {**DECODER, "kv_heads": 2, "ffn": 512, "gated": True},
-        {"modules": "transformers"},
+TRANSFORMERS = {"pytorch": {"modules": "transformers"}}
+GPT = MODEL | {
+    "kv_heads": 4,
+    "gated": False,
+    "activation": "gelu",
+    "bias": True,
+    "qkv_bias": True,
+    "norm": "layer",
+    "norm_bias": True,
+    "positions": "learned",
+    "max_positions": 128,
+}
+
+
+def plain(**changed: str) -> str:
+    """The decoder of PyTorch's modules with other constants."""
+    usual = {"BIAS": "False", "ROTARY": "True", "GATED": "True", "GROUPS": "2"}
+    usual |= {"NORM": "nn.RMSNorm", "DTYPE": "torch.bfloat16"}
+    constants = [f"{name} = {value}" for name, value in (usual | changed).items()]
+    return PLAIN.replace("def turned", "\n".join([*constants, "def turned"]), 1)
+
+
+def precise(precision: str) -> dict[str, Any]:
+    return {"training": {"precision": precision}}
+
+
+#: Programs, and the scenarios that describe them.
+SAME: dict[str, tuple[str, dict[str, Any]]] = {
+    "transformers": (PROGRAM, TRANSFORMERS),
+    "grouped keys": (plain(), {}),
+    "FlashAttention": (
+        "import torch\ntorch.backends.cuda.enable_cudnn_sdp(False)\n" + plain(),
+        {"pytorch": {"attention": "flash2"}},
     ),
-    "a GPT of PyTorch's modules": (
-        GPT,
-        {
-            **DECODER,
-            "ffn": 1024,
-            "gated": False,
-            "activation": "gelu",
-            "norm": "layer",
-            "bias": True,
-            "positions": "learned",
-            "max_positions": 64,
-        },
-        {},
+    "biases": (
+        plain(
+            BIAS="True", ROTARY="False", GATED="False", GROUPS="4", NORM="nn.LayerNorm"
+        ),
+        {"model": GPT},
+    ),
+    "fp32": (plain(DTYPE="torch.float32"), precise("fp32")),
+    "tf32": (
+        "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
+        + plain(DTYPE="torch.float32"),
+        precise("tf32"),
     ),
 }
 
 
 def recorded(program: str, folder: Path) -> list[Operation]:
-    """Operations of a step of the program that launch something."""
+    """Operations of a step of a program that launch something."""
     script, out = folder / "decoder.py", folder / "decoder.capture"
     script.write_text(program)
     captured((str(script),), out, quiet=True)
@@ -174,9 +217,7 @@ def recorded(program: str, folder: Path) -> list[Operation]:
     return [each for each in operations if kernels_of(each)]
 
 
-def written(
-    model: dict[str, Any], pytorch: dict[str, Any], patch: pytest.MonkeyPatch
-) -> list[Operation]:
+def written(said: dict[str, Any], patch: pytest.MonkeyPatch) -> list[Operation]:
     """Those of the model that a scenario describes."""
     operations: list[Operation] = []
     real = Recorder.operate
@@ -186,26 +227,23 @@ def written(
         real(self, operation, *more)  # type: ignore[arg-type]
 
     patch.setattr(Recorder, "operate", operate)
-    tables = {
-        "cluster": {"name": "h200-host-4", "gpus": 1},
-        "model": model,
-        "training": {"seq_len": 64, "micro_batch": 2, "global_batch": 2},
-        "parallel": {"dp": 1},
-        "pytorch": pytorch,
-    }
-    scenario = parse_scenario(tables, "equal.toml")
+    sizes = {"seq_len": 64, "micro_batch": 2, "global_batch": 2}
+    usual = {"cluster": {"name": "h200-host-4", "gpus": 1}, "parallel": {"dp": 1}}
+    training = {"training": sizes | said.get("training", {})}
+    scenario = parse_scenario(usual | {"model": MODEL} | said | training, "equal.toml")
     lower(scenario, load_model(scenario.model))
     return operations
 
 
-@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("name", SAME)
 def test_a_model_asks_for_the_operations_of_its_program(
-    case: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Operator, types, shapes, strides and order; forward and backward."""
-    script, spec, pytorch = CASES[case]
-    sides = recorded(script, tmp_path), written(spec, pytorch, monkeypatch)
-    program, model = ([x for x in s if base(x) not in BY_KERNELS] for s in sides)
-    for place, (one, other) in enumerate(zip(model, program, strict=False)):
+    program, said = SAME[name]
+    operations = recorded(program, tmp_path)
+    program_of = [each for each in operations if base(each) not in BY_KERNELS]
+    model = written(said, monkeypatch)
+    for place, (one, other) in enumerate(zip(model, program_of, strict=False)):
         assert one == other, place
-    assert len(model) == len(program)
+    assert len(model) == len(program_of)

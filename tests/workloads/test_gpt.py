@@ -129,7 +129,7 @@ def kernels(batch: int) -> tuple[list[Kernel], list[Kernel]]:
 def test_a_gpt_launches_biased_products_and_layer_norms() -> None:
     """Biases are in the products (addmm); the head has none. Positions are looked up and added before the block."""
     forward, _ = kernels(2)
-    block = "native_layer_norm addmm addmm addmm attention_fwd copy addmm add"
+    block = "native_layer_norm addmm addmm addmm _scaled_dot_product_cudnn_attention addmm add"
     feed = "native_layer_norm addmm gelu addmm add"
     ends = "native_layer_norm mm _log_softmax nll_loss_forward"
     assert [

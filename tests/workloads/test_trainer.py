@@ -127,7 +127,7 @@ def test_triton_attention_transposes_nothing() -> None:
 
     def strided(low: Lowered) -> int:
         return sum(
-            op.kernel is not None and op.kernel.kind == "copy" for op in ops(low)
+            op.kernel is not None and op.kernel.kind == "aten copy" for op in ops(low)
         )
 
     def scores(low: Lowered) -> float:

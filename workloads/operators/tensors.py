@@ -52,6 +52,33 @@ def memory_format(image: Operand) -> str:
     return "channels_last" if strides_of(image)[1] == 1 and image.shape[1] > 1 else ""
 
 
+def view_strides(
+    shape: tuple[int, ...], strides: tuple[int, ...], wanted: tuple[int, ...]
+) -> tuple[int, ...] | None:
+    """Strides of the same memory in another shape; None where that takes a copy (ATen/TensorUtils.cpp, computeStride).
+
+    Examples
+    --------
+    >>> view_strides((2, 3, 4), (24, 8, 1), (6, 2, 2)), view_strides((2, 3), (1, 2), (6,))
+    ((8, 2, 1), None)
+    """
+    found: list[int] = []
+    at, step, whole, viewed = len(wanted) - 1, strides[-1] if strides else 1, 1, 1
+    # Dimensions that follow each other in memory are one piece, which the new shape may cut as it likes.
+    for d in reversed(range(len(shape))):
+        whole *= shape[d]
+        if d and (shape[d - 1] == 1 or strides[d - 1] == whole * step):
+            continue
+        while at >= 0 and (viewed < whole or wanted[at] == 1):
+            found.append(viewed * step)
+            viewed *= wanted[at]
+            at -= 1
+        if viewed != whole:
+            return None
+        step, whole, viewed = strides[d - 1] if d else 1, 1, 1
+    return tuple(reversed(found)) if at < 0 else None
+
+
 def stored(operand: Operand) -> int:
     """Bytes of the elements that differ in place: a broadcast dimension counts once."""
     pairs = zip(operand.shape, strides_of(operand), strict=True)

@@ -113,7 +113,7 @@ def _result(kernel: Kernel, itemsize: int) -> float:
     if kind_in_models(kernel) in PRODUCTS:
         rows, columns, _ = kernel.shape
         return float(itemsize * rows * columns)
-    batch, heads, _, tokens, width = kernel.shape
+    batch, heads, _, tokens, *_, width = kernel.shape
     return float(batch * heads * tokens * (itemsize * width + 4))
 
 

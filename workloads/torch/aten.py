@@ -18,7 +18,7 @@ from prestep.workloads.operators.indexing import embedded, embedding_gradient
 from prestep.workloads.operators.losses import picked, softmax, softmax_backward, spread
 from prestep.workloads.operators.pointwise import elementwise
 from prestep.workloads.operators.reductions import reduction
-from prestep.workloads.operators.tensors import contiguous
+from prestep.workloads.operators.tensors import contiguous, view_strides
 from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 
 if TYPE_CHECKING:
@@ -103,16 +103,17 @@ def transpose(t: Tape, x: Tensor, one: int, other: int) -> Tensor:
 
 
 def reshape(t: Tape, x: Tensor, *shape: int) -> Tensor:
-    """``x.reshape(shape)``: a view of a contiguous tensor, else of a copy."""
+    """``x.reshape(shape)``: a view where strides allow it, else of a copy."""
     before = x.shape
 
     def shaped(x: Tensor, shape: tuple[int, ...], host: str, copying: str) -> Tensor:
-        if x.strides:
+        strides = view_strides(x.shape, strides_of(x), shape)
+        if strides is None:
             y = t.empty(x.shape, x.itemsize)
             rule, order = COPIES["clone"], "torch.contiguous_format"
             x = call(t, rule, "clone.default", (x,), y, copying, memory_format=order)
         t.cpu(host)
-        return view(x, shape, contiguous(shape))
+        return view(x, shape, strides or contiguous(shape))
 
     def backward(g: Tensor) -> Grads:
         return [shaped(g, before, VIEW_BACKWARD, BACKWARD)]
@@ -203,15 +204,19 @@ def _compared(
     return 0
 
 
-def add(t: Tape, a: Tensor, b: Tensor) -> Tensor:
-    """``a + b``: saves nothing."""
+def add(t: Tape, a: Tensor, b: Tensor, name: str = "add.Tensor") -> Tensor:
+    """``a + b``, or another sum: saves nothing."""
     shapes = a.shape, b.shape
 
     def backward(g: Tensor) -> Grads:
         t.cpu(VIEW_BACKWARD)
-        return [sum_to(t, g, shape) for shape in shapes]
+        other = over(t, "neg.default", g) if name == "sub.Tensor" else g
+        return [sum_to(t, g, shapes[0]), sum_to(t, other, shapes[1])]
 
-    return _node(t, over(t, "add.Tensor", a, b, back=False), [a, b], backward)
+    return _node(t, over(t, name, a, b, back=False), [a, b], backward)
+
+
+sub = partial(add, name="sub.Tensor")
 
 
 def mul(t: Tape, a: Tensor, b: Tensor) -> Tensor:
@@ -312,9 +317,16 @@ def cat(t: Tape, parts: Sequence[Tensor]) -> Tensor:
         t.cpu(VIEW_BACKWARD, len(widths))
         return [view(g, (*g.shape[:-1], width), strides_of(g)) for width in widths]
 
-    y = t.empty((*first.shape[:-1], sum(widths)), first.itemsize)
-    call(t, COPIES["cat"], "cat.default", (list(parts), -1), y, FORWARD)
-    return _node(t, y, list(parts), backward)
+    shape = (*first.shape[:-1], sum(widths))
+    return _node(t, joined(t, parts, shape, -1, FORWARD), list(parts), backward)
+
+
+def joined(
+    t: Tape, parts: Sequence[Tensor], shape: tuple[int, ...], at: int, host: str
+) -> Tensor:
+    """Parts behind each other along the last dimension, which the caller numbers ``at``; without history."""
+    y = t.empty(shape, parts[0].itemsize)
+    return call(t, COPIES["cat"], "cat.default", (list(parts), at), y, host)
 
 
 # -- rows -------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 from prestep.sim.costs.counterparts import COUNTED_ABOVE
 from prestep.workloads.operation import Argument
 from prestep.workloads.operators.products import added, two
-from prestep.workloads.operators.tensors import contiguous
+from prestep.workloads.operators.tensors import view_strides
 from prestep.workloads.torch.aten import call, reshape, strides_of, view
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -13,9 +13,10 @@ from prestep.workloads.torch.tape import Tape, Tensor
 def rows(t: Tape, x: Tensor) -> Tensor:
     """``x`` as a matrix with its last dimension: a view of the same memory, without history; a copy if it has to be."""
     count, width = x.elements // x.shape[-1], x.shape[-1]
-    if x.strides and len(x.shape) > 2:
+    strides = view_strides(x.shape, strides_of(x), (count, width))
+    if strides is None:
         return reshape(t, view(x, x.shape, x.strides), count, width)
-    return view(x, (count, width), x.strides or contiguous((count, width)))
+    return view(x, (count, width), strides)
 
 
 def turned(x: Tensor) -> Tensor:

@@ -2,99 +2,51 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.operation import Operand, Operation
+from prestep.workloads.operators.tensors import contiguous
+from prestep.workloads.torch import aten
+from prestep.workloads.torch.aten_attention import EFFICIENT, Fused, heads_behind
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
     from prestep.workloads.exchanges import torch_context
     from prestep.workloads.torch import written_out
 
-# Kernels of a rotary embedding on the halves of each head, with their layouts; a concatenation follows.
-ROPE_FORWARD = (
-    ("mul", "strided"),
-    ("mul", "strided"),
-    ("sub", ""),
-    ("mul", "strided"),
-    ("mul", "strided"),
-    ("add", ""),
-)
-ROPE_BACKWARD = (
-    ("mul", "strided_bwd"),
-    ("mul", "strided_bwd"),
-    ("neg", "strided"),
-    ("mul", "strided_bwd"),
-    ("add", ""),
-    ("mul", "strided_bwd"),
-    ("add", ""),
-)
 
-
-def rope(t: Tape, x: Tensor) -> Tensor:
+def rope(t: Tape, x: Tensor, heads_behind: bool = False) -> Tensor:
     """Rotary embedding written with elementwise operators on the two halves of each head.
 
-    ``x`` is (batch, heads, seq, head_dim), a transposed view of a projection's output.
+    ``x`` is (batch, heads, seq, head_dim), or (batch, seq, heads, head_dim) where heads lie behind tokens.
     """
     if t.written_out:
         return written_out.rope(t, x)
-    half = x.elements // 2
-    shape, itemsize = x.shape, x.itemsize
-    t.cpu("view", 2)
-    _launch_halves(t, "elementwise", ROPE_FORWARD, half)
-    # The four products and two sums are alive until the concatenation has been issued.
-    temps = [t.empty((*shape[:-1], shape[-1] // 2), itemsize) for _ in range(2)]
-    t.cpu("elementwise")
-    t.launch(Kernel("cat", (2 * half,), layout="strided"))
-    y = t.empty(shape, itemsize)
-    del temps
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        del g
-        t.cpu("view_backward", 4)
-        _launch_halves(t, "elementwise_backward", ROPE_BACKWARD, half)
-        t.cpu("elementwise_backward")
-        t.launch(Kernel("cat", (2 * half,)))
-        return [t.empty(shape, itemsize)]
-
-    return t.apply(y, [x], backward)
+    if heads_last(t) and not heads_behind:
+        turned = rope(t, aten.transpose(t, x, 1, 2), True)
+        return aten.transpose(t, turned, 1, 2)
+    half = x.shape[-1] // 2
+    shape = (x.shape[1], 1, half) if heads_behind else (x.shape[2], half)
+    table = Tensor(None, shape, x.itemsize)  # of cosines, or of sines
+    one, two = split_joined(t, x, [half, half])
+    first = aten.sub(t, aten.mul(t, one, table), aten.mul(t, two, table))
+    second = aten.add(t, aten.mul(t, two, table), aten.mul(t, one, table))
+    return aten.cat(t, [first, second])
 
 
-def _launch_halves(
-    t: Tape, operation: str, kernels: Sequence[tuple[str, str]], elements: int
-) -> None:
-    """Kernels on halves of heads, each launched by a host operation."""
-    for kind, layout in kernels:
-        t.cpu(operation)
-        t.launch(Kernel(kind, (elements,), layout=layout))
+def by_head(t: Tape, x: Tensor, heads: int, width: int) -> Tensor:
+    """``x.view(batch, seq, heads, width).transpose(1, 2)``."""
+    return aten.transpose(t, aten.reshape(t, x, *x.shape[:2], heads, width), 1, 2)
 
 
-def heads_view(
-    t: Tape, x: Tensor, batch: int, seq: int, heads: int, head_dim: int
-) -> Tensor:
-    """``view(B, S, heads, head_dim).transpose(1, 2)``: no kernel forward.
-
-    Backward, the gradient of a query or value comes back in another layout than the projection needs,
-    which costs one copy unless it was already contiguous (``copies``).
-    """
-    if t.written_out and not heads_last(t):
-        return written_out.heads(t, x, heads, head_dim)
-    t.cpu("view", 2)
-    y = Tensor(x.storage, (batch, heads, seq, head_dim), x.itemsize)
-    shape = x.shape
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("view_backward", 2)
-        # `local` is marked by the operator that wrote the gradient heads-first.
-        if not g.local or heads_last(t):
-            return [Tensor(g.storage, shape, g.itemsize)]
-        t.launch(Kernel("copy", (g.elements,), layout="strided"))
-        return [t.empty(shape, g.itemsize)]
-
-    return t.apply(y, [x], backward)
+def merge_heads(t: Tape, x: Tensor) -> Tensor:
+    """``x.transpose(1, 2).reshape(batch, seq, -1)``: a copy where heads do not lie behind tokens."""
+    batch, heads, length, width = x.shape
+    return aten.reshape(t, aten.transpose(t, x, 1, 2), batch, length, heads * width)
 
 
 def heads_last(t: Tape) -> bool:
@@ -132,97 +84,104 @@ def _attention(t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     """Scaled-dot-product attention, by cuDNN if nothing is said: saves q, k, v, output and a float per row."""
     if heads_last(t):
         return triton_attention(t, q, k, v)
-    if t.plain:
-        return _in_32_bits(t, q, k, v)
-    flash2 = t.choices is not None and t.choices.attention == "flash2"
-    name = "flash2_attention" if flash2 else "attention"
-    work = _Work.of(t, q, k, v, name, window)
-    zeros = Kernel("memset", (4,), bytes=4.0)
-    return _local_or_ring(t, q, k, v, (zeros, work.forward), partial(_backward, work))
-
-
-def _local_or_ring(
-    t: Tape,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    kernels: Sequence[Kernel],
-    gradients: torch_context.Gradients,
-) -> Tensor:
-    """Attention to this rank's keys or, with context parallelism, to those of all ranks block by block."""
     t.cpu("attention")
     t.saves()
+    if t.plain:  # memory-efficient attention knows no groups
+        k, v = (for_every_head(t, x, q.shape[1]) for x in (k, v))
+    work = _Attention.of(t, q, k, v, window)
     if t.ring is None:
-        for kernel in kernels:
-            t.launch(kernel)
-        return _attended(t, q, k, v, gradients)
+        work.call.launch(t, work.forward)
+        return _attended(t, q, k, v, work.out.strides, work.gradients)
     ring, shapes = t.ring, torch_context.Shapes.of(q, k, v)
-    ring.forward(t, shapes, kernels)
+    ring.forward(t, shapes, work.call.kernels(t, work.forward))
 
-    def around(t: Tape, *tensors: Tensor) -> list[Tensor]:
-        q, k, v = tensors
-        return ring.backward(t, shapes, (q, k, v), gradients)
+    def around(g: Tensor, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+        block = partial(work.gradients, g)
+        grads = ring.backward(t, shapes, (q, k, v), block)
+        return [
+            work.call.like(x, grad) for x, grad in zip((q, k, v), grads, strict=True)
+        ]
 
-    return _attended(t, q, k, v, around)
-
-
-def _backward(work: _Work, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
-    """cuDNN's backward: the queries' gradient is added up in fp32; grouped keys are expanded to all heads."""
-    t.launch(Kernel("memset", (4,), bytes=4.0))
-    accumulator = t.empty(q.shape, 4)
-    t.launch(work.backward)
-    grouped = k.shape[1] != q.shape[1]
-    expanded = [t.empty(q.shape, q.itemsize) for _ in range(2)] if grouped else []
-    grads = [_gradient_of(t, x) for x in (q, k, v)]
-    del accumulator, expanded
-    return grads
+    return _attended(t, q, k, v, work.out.strides, around)
 
 
-def _gradient_of(t: Tape, x: Tensor) -> Tensor:
-    """A gradient in the layout of what it is of."""
-    grad = t.empty(x.shape, x.itemsize)
-    grad.strides = x.strides
-    return grad
+@dataclass(frozen=True)
+class _Attention:
+    """Attention of a block of keys: PyTorch's operator, and what it is called with."""
+
+    call: Fused
+    out: Operand
+
+    @classmethod
+    def of(cls, t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int) -> _Attention:
+        flash2 = t.choices is not None and t.choices.attention == "flash2"
+        backend = EFFICIENT if t.plain else "flash" if flash2 else "cudnn"
+        whole = q.shape[0], q.shape[2]
+        seen = in_window(*t.documents(*whole), window)
+        keeps = t.grad_enabled and any(x.requires_grad for x in (q, k, v))
+        operands = (_seen(x.operand, whole, seen) for x in (q, k, v))
+        call = Fused(backend, *operands, keeps)
+        shape = (*q.shape[:-1], v.shape[-1])
+        out = Operand(call.q.dtype, shape, call.output_strides(q, shape))
+        return cls(call, out)
+
+    def _part(self, whole: Operand) -> Operand:
+        """What attention sees of the output, or of its gradient."""
+        batch, _, tokens, _ = self.out.shape
+        seen = self.call.q.shape[0], self.call.q.shape[2]
+        return _seen(whole, (batch, tokens), seen)
+
+    @property
+    def forward(self) -> Operation:
+        return self.call.forward(self._part(self.out))
+
+    def gradients(
+        self, g: Tensor, t: Tape, q: Tensor, k: Tensor, v: Tensor
+    ) -> list[Tensor]:
+        """Launches the backward pass, with what it needs while it runs.
+
+        The queries' gradient is added up in fp32, and grouped keys are expanded to all heads; memory-efficient
+        attention sums rows first, and adds up where it returns.
+        """
+        call = self.call
+        if call.backend == EFFICIENT:
+            beside = [t.empty(q.shape[:-1], 4)]
+        else:
+            beside = [t.empty(q.shape, 4)]
+            if k.shape[1] != q.shape[1]:
+                beside += [t.empty(q.shape, q.itemsize) for _ in range(2)]
+        grads = [call.like(x, t.empty(x.shape, x.itemsize)) for x in (q, k, v)]
+        out, *parts = (self._part(x) for x in (self.out, *(x.operand for x in grads)))
+        call.launch(t, call.backward(self._part(g.operand), out, parts))
+        del beside
+        return grads
 
 
-def _in_32_bits(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-    """The memory-efficient kernel, the only fused one for fp32; it knows no groups, so all heads get their keys."""
-    k, v = (_for_every_head(t, x, q.shape[1]) for x in (k, v))
-    work = _Work.of(t, q, k, v, "attention")
-    gradients = partial(_efficient_backward, work)
-    return _local_or_ring(t, q, k, v, (work.forward,), gradients)
+def _seen(x: Operand, whole: tuple[int, int], seen: tuple[int, int]) -> Operand:
+    """An operand of so many samples and tokens as attention sees it, which may be in documents or blocks."""
+    if whole == seen:
+        return x
+    (samples, tokens), (_, heads, _, width) = seen, x.shape
+    return Operand(x.dtype, (samples, heads, tokens, width))
 
 
-def _efficient_backward(
-    work: _Work, t: Tape, q: Tensor, k: Tensor, v: Tensor
-) -> list[Tensor]:
-    """Sums of rows first; gradients are added up where they are returned, being fp32 themselves."""
-    sums = t.empty(q.shape[:-1], 4)
-    t.launch(work.backward)
-    grads = [t.empty(x.shape, x.itemsize) for x in (q, k, v)]
-    del sums
-    return grads
-
-
-def _for_every_head(t: Tape, x: Tensor, heads: int) -> Tensor:
+def for_every_head(t: Tape, x: Tensor, heads: int) -> Tensor:
     """Keys or values of a group copied for each of its heads, as torchtitan's `repeat_kv` does."""
-    b, groups, s, d = x.shape
+    batch, groups, length, width = x.shape
     if groups == heads:
         return x
-    y = t.empty((b, heads, s, d), x.itemsize)
-    shape, itemsize, moved = x.shape, x.itemsize, x.size + y.size
+    own, strides = x.shape, aten.strides_of(x)
     t.cpu("view", 2)
-    t.cpu("elementwise")
-    t.launch(Kernel("copy", (y.elements,), layout="row", bytes=moved))
+    shape = (batch, groups, heads // groups, length, width)
+    y = aten.view(x, shape, (*strides[:2], 0, *strides[2:]))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward", 2)
-        t.launch(Kernel("sum", (g.elements,), bytes=moved))
-        grad = t.empty(shape, itemsize)
-        grad.local = False
-        return [grad]
+        whole = aten.sum_to(t, g, (batch, groups, 1, length, width))
+        return [aten.view(whole, own, contiguous(own))]
 
-    return t.apply(y, [x], backward)
+    y = t.apply(y, [x], backward)
+    return aten.reshape(t, y, batch, heads, length, width)
 
 
 @dataclass(frozen=True)
@@ -269,68 +228,52 @@ def attention_kernel(
     return Kernel(name, shape, layout=layout, bytes=moved, flops=flops)
 
 
-@dataclass(frozen=True)
-class _Work:
-    """The two kernels of an attention."""
-
-    forward: Kernel
-    backward: Kernel
-
-    @classmethod
-    def of(
-        cls, t: Tape, q: Tensor, k: Tensor, v: Tensor, name: str, window: int = 0
-    ) -> _Work:
-        """Kernels `name`_fwd and `name`_bwd; backward moves twice the bytes, and computes five products for two."""
-        heads = q.shape[1]
-        widths = Widths(q.shape[-1], v.shape[-1])
-        moved = q.size + k.size + v.size + q.size * widths.value / widths.query
-        seen = in_window(*t.documents(q.shape[0], q.shape[2]), window)
-        of = heads, k.shape[1], *seen
-        return cls(
-            attention_kernel(f"{name}_fwd", *of, widths, moved),
-            attention_kernel(f"{name}_bwd", *of, widths, 2 * moved),
-        )
-
-
 def _attended(
     t: Tape,
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    gradients: torch_context.Gradients,
+    strides: tuple[int, ...],
+    gradients: Callable[[Tensor, Tape, Tensor, Tensor, Tensor], list[Tensor]],
 ) -> Tensor:
     """The output of an attention that was launched; `gradients` launches its backward."""
     b, h, s, _ = q.shape
     out = t.empty((b, h, s, v.shape[-1]), q.itemsize)
-    if v.shape == k.shape:
-        out.strides = q.strides
+    out.strides = strides
     lse = t.empty((b, h, s), 4)
     saved = out.view(*out.shape)
     saved.node = None
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("attention_backward")
-        _ = (saved, lse, g)
-        grads = gradients(t, q, k, v)
-        for grad in grads:
-            # In the layout of q, k and v: the transposes before them need no copy back.
-            grad.local = False
-        return [*grads]
+        _ = (saved, lse)
+        return [*gradients(g, t, q, k, v)]
 
     return t.apply(out, [q, k, v], backward)
 
 
 def triton_attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same by FlashAttention in Triton (2022): heads stay behind tokens, so nothing is transposed."""
-    work = _Work.of(t, q, k, v, "triton_attention")
     t.cpu("attention")
     t.saves()
-    t.launch(work.forward)
-    return _attended(t, q, k, v, partial(_triton_backward, work))
+    t.launch(_triton(t, q, k, v, "fwd"))
+    shape = (*q.shape[:-1], v.shape[-1])
+    return _attended(t, q, k, v, heads_behind(shape), _triton_backward)
+
+
+def _triton(t: Tape, q: Tensor, k: Tensor, v: Tensor, way: str) -> Kernel:
+    """Its kernel of a pass; backward moves twice the bytes, and computes five products for two."""
+    widths = Widths(q.shape[-1], v.shape[-1])
+    moved = q.size + k.size + v.size + q.size * widths.value / widths.query
+    documents = t.documents(q.shape[0], q.shape[2])
+    of = q.shape[1], k.shape[1], *documents, widths
+    return attention_kernel(
+        f"triton_attention_{way}", *of, moved * (2 if way == "bwd" else 1)
+    )
 
 
 def _triton_backward(
-    work: _Work, t: Tape, q: Tensor, k: Tensor, v: Tensor
+    g: Tensor, t: Tape, q: Tensor, k: Tensor, v: Tensor
 ) -> list[Tensor]:
     """Triton's backward (flash_attn_triton.py, _flash_attn_backward).
 
@@ -340,9 +283,11 @@ def _triton_backward(
     sums = t.empty(q.shape, 4)
     t.launch(Kernel("fused", (q.elements,), bytes=2 * q.size))
     t.launch(Kernel("fused", (q.elements,), bytes=4.0 * q.elements))
-    t.launch(work.backward)
+    t.launch(_triton(t, q, k, v, "bwd"))
     t.launch(Kernel("fused", (q.elements,), bytes=6.0 * q.elements))
     grads = [t.empty(x.shape, x.itemsize) for x in (q, k, v)]
+    for grad in grads:
+        grad.strides = heads_behind(grad.shape)
     del sums
     return grads
 
@@ -352,43 +297,26 @@ def with_sinks(t: Tape, x: Tensor, sinks: Tensor) -> Tensor:
 
     The share is a number a row, sigmoid(lse - sink), in fp32 (torchtitan, models/gpt_oss/model/model.py).
     """
-    rows = x.elements // x.shape[-1]
-    for moved in (8.0, 8.0, 6.0):  # difference, sigmoid, in 16 bits
-        t.cpu("elementwise")
-        t.launch(Kernel("fused", (rows,), bytes=moved * rows))
-    share = t.empty((rows,), 4)
-    t.cpu("elementwise")
-    t.launch(Kernel("mul", (x.elements,), layout="row"))
+    batch, heads, tokens, _ = x.shape
+    sums = Tensor(None, (batch, heads, tokens), 4)
+    beyond = aten.sub(t, sums, aten.reshape(t, sinks, 1, heads, 1))
+    share = aten.to(t, aten.activation(t, "sigmoid", beyond), x.itemsize)
+    del beyond
     t.saves()
-    backward = partial(_sinks_backward, t, x, share, (sinks.shape, sinks.itemsize))
-    return t.apply(t.empty(x.shape, x.itemsize), [x, sinks], backward)
-
-
-def _sinks_backward(
-    t: Tape, x: Tensor, share: Tensor, sinks: tuple[tuple[int, ...], int], g: Tensor
-) -> list[Tensor | None]:
-    """Gradients of attention's output `x`, and of the sinks, of which shape and bytes of a number are given."""
-    t.cpu("elementwise_backward", 6)
-    t.launch(Kernel("mul", (g.elements,), bytes=3 * g.size))
-    product = t.empty(x.shape, x.itemsize)
-    t.launch(Kernel("sum", (x.elements,), layout="row", bytes=g.size))
-    t.launch(Kernel("mul", (g.elements,), layout="row"))
-    grad = t.empty(x.shape, x.itemsize)
-    del product
-    rows = share.elements
-    for moved in (6.0, 12.0, 4.0):  # in 32 bits, sigmoid, summed for each head
-        t.launch(Kernel("fused", (rows,), bytes=moved * rows))
-    return [grad, t.empty(*sinks)]
+    return aten.mul(t, x, aten.reshape(t, share, batch, heads, tokens, 1))
 
 
 def split_joined(t: Tape, joined: Tensor, widths: list[int]) -> list[Tensor]:
-    """Views of a joined projection's output; backward puts their gradients together by one copy."""
-    split = _Split(t, joined, len(widths))
+    """``joined.split(widths, -1)``: views; backward puts their gradients together by one copy."""
+    split = _Split(t, joined.shape, [None] * len(widths))
     t.cpu("view", len(widths))
-    shapes = [(*joined.shape[:-1], width) for width in widths]
-    first, *others = (Tensor(joined.storage, s, joined.itemsize) for s in shapes)
+    strides = aten.strides_of(joined)
+    first, *others = (
+        aten.view(joined, (*joined.shape[:-1], width), strides) for width in widths
+    )
     main = t.apply(first, [joined], split.join)
-    return [main, *(t.apply(part, [main], split.keep) for part in others)]
+    rest = enumerate(others, 1)
+    return [main, *(t.apply(x, [main], partial(split.keep, at)) for at, x in rest)]
 
 
 @dataclass(frozen=True)
@@ -396,39 +324,20 @@ class _Split:
     """A joined tensor that was split: the gradients of its parts, but for the first, until they are joined."""
 
     t: Tape
-    joined: Tensor
-    parts: int
-    gradients: list[Tensor] = field(default_factory=list)
+    shape: tuple[int, ...]
+    gradients: list[Tensor | None]
 
-    def keep(self, g: Tensor) -> list[Tensor | None]:
+    def keep(self, at: int, g: Tensor) -> list[Tensor | None]:
         """Backward of a further part."""
-        self.gradients.append(g)
+        self.gradients[at] = g
         return [None]
 
     def join(self, g: Tensor) -> list[Tensor | None]:
         """Backward of the first part, which runs last."""
-        t, joined = self.t, self.joined
-        t.cpu("view_backward", self.parts)
-        t.launch(Kernel("cat", (joined.elements,), bytes=2 * joined.size))
+        parts = [g, *(each for each in self.gradients if each is not None)]
+        self.t.cpu("view_backward", len(self.gradients))
+        whole = aten.joined(
+            self.t, parts, self.shape, len(self.shape) - 1, aten.BACKWARD
+        )
         self.gradients.clear()
-        return [t.empty(joined.shape, joined.itemsize)]
-
-
-def merge_heads(t: Tape, x: Tensor) -> Tensor:
-    """``transpose(1, 2).reshape(B, S, -1)``: one copy forward, none backward; none where heads lie behind tokens."""
-    b, h, s, d = x.shape
-    if t.written_out and not heads_last(t):
-        return written_out.joined(t, x)
-    if heads_last(t) or t.plain:  # as the memory-efficient kernel writes them
-        t.cpu("view", 2)
-        return x.view(b, s, h * d)
-    t.cpu("view", 2)
-    t.cpu("elementwise")
-    t.launch(Kernel("copy", (x.elements,), layout="strided"))
-    shape = x.shape
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("view_backward", 2)
-        return [Tensor(g.storage, shape, g.itemsize)]
-
-    return t.apply(t.empty((b, s, h * d), x.itemsize), [x], backward)
+        return [whole]

@@ -15,7 +15,7 @@ from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.attention import (
     attention,
-    heads_view,
+    by_head,
     merge_heads,
     rope,
     split_joined,
@@ -129,7 +129,7 @@ class Attention(Module):
 
     def _cut(self, t: Tape, x: Tensor, count: int) -> Tensor:
         """A projection's output as (batch, heads, seq, head_dim)."""
-        return heads_view(t, x, x.shape[0], x.shape[1], count, self.head_dim)
+        return by_head(t, x, count, self.head_dim)
 
 
 class Norm(Module):

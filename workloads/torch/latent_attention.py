@@ -13,10 +13,11 @@ from dataclasses import dataclass
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.attention import (
     attention,
-    heads_view,
+    by_head,
     merge_heads,
     rope,
     split_joined,
@@ -106,7 +107,7 @@ class LatentAttention(Module):
             return q
         widths = [self.heads * width for width in (m.head_dim, m.rope_head_dim)]
         plain, turned = split_joined(t, q, widths)
-        return joined(t, [plain, self._rotated(t, turned, self.heads)])
+        return aten.cat(t, [plain, self._rotated(t, turned, self.heads)])
 
     def _keys(self, t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of this rank's heads, from one state; heads share the rotated part of a key."""
@@ -121,39 +122,24 @@ class LatentAttention(Module):
         states = spread(t, F.norm(t, "rms", compressed, [self.kv_norm]))
         widths = [self.heads * width for width in (m.head_dim, m.v_head_dim)]
         k, v = split_joined(t, F.linear(t, states, self.wkv_b), widths)
-        return (joined(t, [k, *shared]) if shared else k), v
+        return (aten.cat(t, [k, *shared]) if shared else k), v
 
     def _rotated(self, t: Tape, x: Tensor, heads: int) -> Tensor:
         """The part of queries or keys that says where they are, rotated if positions are rotary."""
         if not self.m.rotary:
             return x
         b, s, width = x.shape
-        return rope(t, x.view(b, s, heads, width // heads)).view(b, s, width)
+        x = aten.reshape(t, x, b, s, heads, width // heads)
+        return aten.reshape(t, rope(t, x, heads_behind=True), b, s, width)
 
     def _by_head(self, t: Tape, x: Tensor) -> Tensor:
-        b, s, width = x.shape
-        return heads_view(t, x, b, s, self.heads, width // self.heads)
+        return by_head(t, x, self.heads, x.shape[-1] // self.heads)
 
 
 def _narrow_values(t: Tape, value: int, query: int) -> bool:
     """Whether values are too narrow for the kernel: FlashAttention 2 wants them as wide as queries."""
     flash2 = t.choices is not None and t.choices.attention == "flash2"
     return flash2 and value != query
-
-
-def joined(t: Tape, parts: list[Tensor]) -> Tensor:
-    """``torch.cat`` along the last axis: one kernel; backward hands out views."""
-    one = parts[0]
-    shapes = [(p.shape, p.itemsize) for p in parts]
-    t.cpu("elementwise")
-    y = t.empty((*one.shape[:-1], sum(p.shape[-1] for p in parts)), one.itemsize)
-    t.launch(Kernel("cat", (y.elements,), bytes=2 * y.size))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("view_backward", len(shapes))
-        return [Tensor(g.storage, shape, size) for shape, size in shapes]
-
-    return t.apply(y, parts, backward)
 
 
 def for_heads(t: Tape, x: Tensor, heads: int) -> Tensor:
@@ -181,9 +167,7 @@ def padded(t: Tape, x: Tensor, width: int) -> Tensor:
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward")
-        grad = Tensor(g.storage, shape, itemsize)
-        grad.local = g.local
-        return [grad]
+        return [aten.view(g, shape, aten.strides_of(g))]
 
     return t.apply(y, [x], backward)
 
@@ -192,7 +176,7 @@ def cut(t: Tape, x: Tensor, width: int) -> Tensor:
     """Heads up to a width, a view; the gradient's rest are zeros."""
     shape, itemsize = x.shape, x.itemsize
     t.cpu("view")
-    y = Tensor(x.storage, (*shape[:-1], width), itemsize)
+    y = aten.view(x, (*shape[:-1], width), aten.strides_of(x))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward", 2)

@@ -26,7 +26,7 @@ with lazily():
     from prestep.workloads.parallel import pipeline
     from prestep.workloads.schedules import runtime
     from prestep.workloads.sharding import course as courses
-    from prestep.workloads.torch import amp, wide
+    from prestep.workloads.torch import amp
 
 # cuBLAS takes 32 MiB of workspace on Hopper for each thread that calls it, and backward has its own thread
 # (aten/src/ATen/cuda/CublasHandlePool.cpp).
@@ -66,7 +66,6 @@ class RankStep:
         tape.products, tape.itemsize = numbers.products, numbers.parameter
         if numbers.wide:
             tape.plain = numbers.name
-            tape.runs_as = wide.in_32_bits
         tape.packed = job.training.packed
         if job.pytorch.bf16_layers:
             tape.last_quantized = model.layers - job.pytorch.bf16_layers - 1

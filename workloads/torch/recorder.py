@@ -115,8 +115,6 @@ class Recorder:
         Which kernels are left out.
     drop_collective : callable, optional
         Which collectives are, by operation and bytes of the result.
-    runs_as : callable, optional
-        What a kernel is in the tape's numbers; None: what operators say.
     counts : dict
         How often each host operation ran, for calibration.
     host_pending : float
@@ -130,7 +128,6 @@ class Recorder:
         self.captured = self.blocking = False
         self.drop: Dropped | None = None
         self.drop_collective: Callable[[str, float], bool] | None = None
-        self.runs_as: Callable[[Kernel], Kernel] | None = None
         self.counts: dict[str, float] = defaultdict(float)
         self.host_pending = 0.0
         self.columns = Columns()
@@ -159,8 +156,6 @@ class Recorder:
             return self.issued - 1
         stream = stream or self.stream
         name = name or kernel.kind
-        if self.runs_as is not None and isinstance(kernel, Kernel):
-            kernel = self.runs_as(kernel)
         index = self._add(KERNEL, self.shared.kernel(kernel), stream, name)
         if self.blocking:
             self.synchronize(stream)

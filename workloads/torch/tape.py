@@ -60,7 +60,6 @@ class Tensor:
     __slots__ = (
         "grad",
         "itemsize",
-        "local",
         "name",
         "node",
         "on_grad",
@@ -88,7 +87,6 @@ class Tensor:
         self.grad: Tensor | None = None
         self.on_grad: Callable[[Tensor], None] | None = None
         self.name = ""
-        self.local = True
         self.strides: tuple[int, ...] = ()  # in elements; (): it is contiguous
         self.whole: tuple[int, ...] = ()  # of a shard: what it is a part of
 

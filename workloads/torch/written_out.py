@@ -35,18 +35,6 @@ def rope(t: Tape, x: Tensor) -> Tensor:
     return aten.add(t, plain, aten.mul(t, turned, table))
 
 
-def heads(t: Tape, x: Tensor, count: int, width: int) -> Tensor:
-    """``x.view(batch, seq, -1, width).transpose(1, 2)``."""
-    return aten.transpose(t, aten.reshape(t, x, *x.shape[:2], count, width), 1, 2)
-
-
-def joined(t: Tape, x: Tensor) -> Tensor:
-    """``x.transpose(1, 2).reshape(batch, seq, -1)`` of heads."""
-    batch, count, length, width = x.shape
-    x = aten.transpose(t, x, 1, 2)
-    return aten.reshape(t, x, batch, length, count * width)
-
-
 def widened(t: Tape, x: Tensor) -> Tensor:
     """``x`` in fp32; its gradient is narrowed again."""
     return aten.to(t, x, WIDE)
