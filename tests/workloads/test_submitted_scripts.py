@@ -235,3 +235,19 @@ def test_several_instances_of_an_optimizer_are_refused(tmp_path: Path) -> None:
     assert of_experts(tmp_path, "export NUM_DISTOPT_INSTANCES=1")
     with pytest.raises(InputError, match="NUM_DISTOPT_INSTANCES"):
         of_experts(tmp_path, "export NUM_DISTOPT_INSTANCES=2")
+
+
+def test_layers_at_both_ends_stay_in_sixteen_bits(tmp_path: Path) -> None:
+    """The switch means one of each, or as many as are said; without it nothing stays."""
+    on = "export FIRST_LAST_LAYERS_BF16=True"
+    some = of_experts(tmp_path, on, "export NUM_LAYERS_AT_END_IN_BF16=3").megatron
+    ends = some.num_layers_at_start_in_bf16, some.num_layers_at_end_in_bf16
+    assert ends == (1, 3)
+    assert of_experts(tmp_path).megatron.num_layers_at_end_in_bf16 == 0
+
+
+def test_activations_in_a_hosts_memory_are_refused(tmp_path: Path) -> None:
+    """They take time on the way; a switch that is off says nothing."""
+    assert of_experts(tmp_path, "export FINE_GRAINED_ACTIVATION_OFFLOADING=False")
+    with pytest.raises(InputError, match="host's memory"):
+        of_experts(tmp_path, "export FINE_GRAINED_ACTIVATION_OFFLOADING=True")

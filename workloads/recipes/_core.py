@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from prestep.workloads.precision import precision
@@ -100,13 +100,15 @@ def without_fp8(draft: Draft) -> None:
         draft.drop(*(f"megatron.{key}" for key in ENDS[1:]))
 
 
-def plain_ends(draft: Draft, document: Document) -> None:
-    """Layers at both ends whose products stay in 16 bits beside quantized ones."""
-    said, on = document.ended(ENDS[0])
+def plain_ends(
+    draft: Draft, document: Document, spelled: Callable[[str], str] = str
+) -> None:
+    """Layers at both ends whose products stay in 16 bits beside quantized ones; ``spelled``: how names are written."""
+    said, on = document.ended(spelled(ENDS[0]))
     if not said or written(on) in OFF:
         return
     for name in ENDS[1:]:
-        key = document.ended(name)[0] or said
+        key = document.ended(spelled(name))[0] or said
         count = draft.typed(document, key, "whole", 1) if key != said else 1
         draft.set(f"megatron.{name}", count, key, document)
 
@@ -147,7 +149,7 @@ def _precision(draft: Draft, document: Document) -> None:
             draft.lose(document, key, shown(value), "scales for blocks of a tensor")
 
 
-OFF = ("false", "none", "null", "", "empty")
+OFF = ("false", "none", "null", "", "empty", "0")
 _NAMED = (
     ("current", "dynamic"),
     ("mxfp8", "mx"),

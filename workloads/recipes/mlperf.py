@@ -68,6 +68,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _graphs(draft, script)
     _scaling(draft, script)
     _core.settle_fuser(draft)
+    _core.plain_ends(draft, script, str.upper)
     _core.without_fp8(draft)
     gpus = _first(script, "DGXNGPU", "GPUS_PER_NODE")
     draft.hosts = draft.count(script, _first(script, "DGXNNODES", "NNODES"))
