@@ -73,7 +73,7 @@ class ModuleUnit(ShardedUnit):
             elements,
             full,
             sum(p.stored_size for p in self.parameters),
-            full,
+            float(self.policy.sent * sum(p.elements for p in self.parameters)) or full,
             gradient,
             float(wide * elements) if wide else gradient,
             sum(p.stored_size for p in trained),

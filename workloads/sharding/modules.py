@@ -12,18 +12,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from prestep.workloads.parallel.group import Group
-from prestep.workloads.sharding import fsdp
 from prestep.workloads.sharding.host import HostMemory
 from prestep.workloads.sharding.module_unit import ModuleFlow, ModuleUnit
-from prestep.workloads.sharding.policy import Mesh
+from prestep.workloads.sharding.policy import Mesh, Policy
 from prestep.workloads.torch.block import Block
 from prestep.workloads.torch.modules import without
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
 
 if TYPE_CHECKING:
-    from prestep.workloads.job.pytorch import PyTorch
+    from prestep.workloads.job.parallel import Parallel
 
 
 @dataclass
@@ -164,49 +162,39 @@ class Sharding:
     Attributes
     ----------
     tape : Tape
-    choices : PyTorch
-        The trainer's; which FSDP it is.
-    reshards, reshards_root : bool
-        Parameters are freed after the forward pass: those of blocks and of an embedding in a group of its own; those of
-        the root, or of the head.
-    splits_root : bool
-        The embedding is a group apart from the head's.
-    shards : Group
-        The ranks that hold the other shards.
-    copies : Group, optional
-        Those that hold the same shard (HSDP).
-    experts : Group, optional
-        Those that hold the other shards of this rank's experts; None: experts are sharded with their block.
+    policy : Policy
+    parallel : Parallel
+        What is freed after forward passes, and whether the embedding is a group apart from the head's.
+    mesh : Mesh
+        The ranks that hold the other shards, and those that hold the same (HSDP).
+    experts : Mesh, optional
+        The same for this rank's experts; None: experts are sharded with their block.
     host : HostMemory, optional
         Where shards are kept; None: on the GPU.
     """
 
     tape: Tape
-    choices: PyTorch
-    reshards: bool
-    shards: Group
-    copies: Group | None = None
-    experts: Group | None = None
+    policy: Policy
+    parallel: Parallel
+    mesh: Mesh
+    experts: Mesh | None = None
     host: HostMemory | None = None
-    reshards_root: bool = False
-    splits_root: bool = False
 
     def module(self, net: Transformer) -> ShardedModule:
         """Shards a model or a stage: every block, and what is outside of them."""
-        policy = fsdp.policy(self.choices)
+        frees = self.parallel.reshards
         # FSDP1's SHARD_GRAD_OP keeps parameters while gradients only add up (_should_free_in_backward).
-        keeps = policy.flat and not self.reshards
-        flow = ModuleFlow(policy, self.host, keeps)
+        flow = ModuleFlow(self.policy, self.host, self.policy.flat and not frees)
         blocks, inner = dict[Block, ModuleUnit](), dict[Block, ModuleUnit]()
         for block in net.all_blocks:
             layer = block.experts if self.experts is not None else None
             apart = [] if layer is None else layer.expert_parameters
             if layer is not None:
                 inner[block] = layer.sharded = self._group(
-                    apart, flow, self.reshards, self.experts
+                    apart, flow, frees, self.experts
                 )
             shared = without(block.parameters, apart)
-            blocks[block] = self._group(shared, flow, self.reshards)
+            blocks[block] = self._group(shared, flow, frees)
         module = ShardedModule(self.tape, flow, blocks, inner=inner)
         self._shard_root(net, module)
         if inner:
@@ -218,14 +206,15 @@ class Sharding:
     def _shard_root(self, net: Transformer, module: ShardedModule) -> None:
         """Shards what is outside of the blocks, as one group or two; a tied embedding is one with the head."""
         lookup, rest = net.embedding_parameters, net.root_parameters
-        apart = self.splits_root and not net.is_tied
+        parallel, flow = self.parallel, module.flow
+        apart = parallel.root_groups == "split" and not net.is_tied
         if rest and not apart:
-            module.root = self._group(rest, module.flow, self.reshards_root)
+            module.root = self._group(rest, flow, parallel.reshard_root)
             return
         if lookup:
-            module.embedding = self._group(lookup, module.flow, self.reshards)
+            module.embedding = self._group(lookup, flow, parallel.reshards)
         if last := without(rest, lookup):
-            module.head = self._group(last, module.flow, self.reshards_root)
+            module.head = self._group(last, flow, parallel.reshard_root)
         net.embedding_group, net.head_group = module.embedding, module.head
 
     def _group(
@@ -233,11 +222,10 @@ class Sharding:
         parameters: list[Tensor],
         flow: ModuleFlow,
         reshards: bool,
-        among: Group | None = None,
+        mesh: Mesh | None = None,
     ) -> ModuleUnit:
         """Shards the parameters of one module."""
-        mesh = Mesh(among or self.shards, self.copies)
-        return ModuleUnit(self.tape, parameters, mesh, flow, reshards)
+        return ModuleUnit(self.tape, parameters, mesh or self.mesh, flow, reshards)
 
 
 def _groups(*groups: ModuleUnit | None) -> list[ModuleUnit]:

@@ -106,6 +106,8 @@ class Policy:
         A reduction waits until the one before has left its buffer.
     stored : int
         Bytes of a number that shards keep; 0: as parameters say.
+    sent : int
+        Bytes of a number that is gathered; 0: as modules compute with it.
     reduced : tuple of int
         Bytes of a number in reductions, of shared parameters and of experts; 0: as backward makes it.
     staged : bool
@@ -125,6 +127,7 @@ class Policy:
     in_flight: int = 0
     one_buffer: bool = True
     stored: int = 0
+    sent: int = 0
     reduced: tuple[int, int] = (0, 0)
     staged: bool = True
     copy_in: Kernels = no_kernels

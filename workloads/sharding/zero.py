@@ -117,6 +117,9 @@ class ZeroPartitions:
         """Those that stand for its partition: as many as there are ranks to share them."""
         return self.parameters[:: self.group.size]
 
+    def follow(self, course: Sequence[Sequence[int]]) -> None:
+        """Hangs hooks on modules that run in this order, where parameters are sharded."""
+
     # -- gradients --------------------------------------------------------------------------------
     def before_forward(self) -> None:
         self.t.cpu("ddp_forward")

@@ -140,8 +140,8 @@ class RankStep:
     def _plain(self) -> Callable[[], None]:
         """Builds the whole model; what runs the step's microbatches on it."""
         forward = self.model.whole()
-        if self.model.zero3 is not None:
-            self.model.zero3.follow(self._course())
+        if self.model.partitions is not None and self.model.partitions.stage == 3:
+            self.model.partitions.follow(self._course())
         microbatches = grad_accumulation_of(self.job)
 
         def run() -> None:
