@@ -92,6 +92,27 @@ def test_bytes_of_exchanged_heads(framework: str, cp: int, ring: int) -> None:
     assert sent(low, "sendrecv") == LAYERS * around
 
 
+@pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])
+def test_windows_exchange_all_heads(framework: str) -> None:
+    """Which tokens a query sees changes nothing of what is exchanged, and a window's scores are counted once."""
+    windowed = TRANSFORMER | {"window": 256}
+    long = {"training": {"seq_len": 2048}, "cp": 4, "ring_degree": 1}
+    whole, part = (
+        ran(framework, model=m, **long).lowered for m in (TRANSFORMER, windowed)
+    )
+    assert sent(part, "all_to_all") == sent(whole, "all_to_all") > 0
+    # Blocks of 256 tokens along the diagonal, each 256 x 256 scores, beside 2,048 x 2,048.
+    blocks = 2 * 2048 / 256 - 1
+    assert scores(part) == pytest.approx(scores(whole) * blocks * 256**2 / 2048**2)
+
+
+def scores(low: Lowered) -> float:
+    """Of all attention, before half of them are masked."""
+    kernels = [k for op in ops(low) if op.kernel for k in launched(op.kernel)]
+    shapes = [k.shape for k in kernels if "attention" in k.kind]
+    return float(sum(prod(shape[:2]) * shape[3] ** 2 for shape in shapes))
+
+
 def launched(kernel: Any) -> list[Any]:
     """A kernel, or those of a recorded layer."""
     if not isinstance(kernel, Chain):
@@ -126,12 +147,7 @@ def test_every_exchange_attends_to_all_keys(framework: str, ring: int) -> None:
     """However a sequence is shared, the ranks' attention together is that of whole samples."""
 
     def work(**said: Any) -> float:
-        low = ran(framework, **said).lowered
-        kernels = [op.kernel for op in ops(low) if op.kernel is not None]
-        flat = [k for kernel in kernels for k in launched(kernel)]
-        return sum(k.flops for k in flat if "attention" in k.kind) or sum(
-            prod(k.shape[:2]) * k.shape[3] ** 2 for k in flat if "attention" in k.kind
-        )
+        return scores(ran(framework, **said).lowered)
 
     assert 4 * work(cp=4, ring_degree=ring) == pytest.approx(work())
 

@@ -17,7 +17,6 @@ from prestep.workloads.megatron.elementwise import bias_add, fused, unsaved
 from prestep.workloads.megatron.shard import Heads, Shard
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.activation_checkpoint import again, detached
-from prestep.workloads.torch.attention import in_window as windowed
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -31,8 +30,8 @@ class Attention(Module):
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard, window: int = 0) -> None:
         super().__init__()
-        self.m, self.s, self.window = m, s, window
-        self.heads = heads = _heads(m, s.group.size)
+        self.m, self.s = m, s
+        self.heads = heads = _heads(m, s.group.size, window)
         inner = heads.queries * heads.dim
         width = _projected(m, s.group.size)
         self.qkv = self.add(t, width, m.hidden, name="linear_qkv")
@@ -110,14 +109,15 @@ class Attention(Module):
     def _attend(self, t: Tape, qkv: Tensor) -> Tensor:
         unfused = self.s.options.attention == "unfused"
         core = unfused_attention if unfused else flash_attention
-        seen = in_window(in_documents(self.s), self.window)
+        seen = in_documents(self.s)
         return core(t, qkv, self.heads, seen, not self._rotated_whole)
 
 
-def _heads(m: ModelSpec, ranks: int) -> Heads:
+def _heads(m: ModelSpec, ranks: int, window: int) -> Heads:
     """Of one tensor-parallel rank; keys and values are repeated where there are fewer of them than ranks."""
     alibi = m.positions == "alibi"
-    return Heads(m.heads // ranks, max(1, m.kv_heads // ranks), m.head_dim, alibi)
+    keys = max(1, m.kv_heads // ranks)
+    return Heads(m.heads // ranks, keys, m.head_dim, alibi, window=window)
 
 
 def _projected(m: ModelSpec, ranks: int) -> int:
@@ -158,17 +158,6 @@ def in_documents(s: Shard) -> Shard:
     documents = s.seq_len / s.packed
     tokens = max(1, s.tokens * s.packed // s.seq_len)
     return replace(s, batch=round(s.batch * documents), tokens=tokens, seq_len=s.packed)
-
-
-def in_window(s: Shard, window: int) -> Shard:
-    """What attention sees that looks back ``window`` tokens: causal blocks along the diagonal with as many scores.
-
-    With context parallelism ranks need keys of their neighbour only, which is left out.
-    """
-    batch, tokens = windowed(s.batch, s.tokens, window)
-    if tokens == s.tokens or s.options.attention == "unfused":
-        return s
-    return replace(s, batch=batch, tokens=tokens, context=None)
 
 
 def flash_attention(

@@ -5,7 +5,7 @@ Before FlashAttention, products surrounded a softmax that wrote all scores.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.exchanges import te_context
@@ -13,6 +13,7 @@ from prestep.workloads.exchanges.te_context import Part, Way
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.gemm import UNTRANSPOSED
 from prestep.workloads.megatron.shard import Heads, Shard
+from prestep.workloads.torch.attention import in_window
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # The fused causal softmax takes rows of up to so many scores, whole thread blocks at a time
@@ -32,11 +33,16 @@ def attend(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
     layout = "latent" if heads.latent and not generation else ""
 
     def block(part: Part) -> Kernel:
-        shape = (part.batch, part.queries, part.keys, part.tokens, part.dim)
+        batch, tokens = in_window(part.batch, part.tokens, heads.window)
+        shape = (batch, part.queries, part.keys, tokens, part.dim)
         return Kernel(f"{generation}attention_{way}", shape, dtype, layout)
 
     part = Part(s.batch, s.tokens, heads.queries, heads.keys, heads.dim)
-    te_context.attend(t, way, part, s.context, block)
+    context = s.context
+    if context is not None and in_window(1, s.tokens, heads.window)[1] < s.tokens:
+        # Around a ring, ranks would need keys of their neighbour only, which is left out.
+        context = replace(context, ring=None)
+    te_context.attend(t, way, part, context, block)
 
 
 def quantize_operands(t: Tape, way: Way, heads: Heads, s: Shard) -> None:

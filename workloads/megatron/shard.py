@@ -158,7 +158,8 @@ class Shard:
 class Heads:
     """Attention heads of one rank: of queries, of keys and values, and the elements of each.
 
-    ``alibi``: a bias by distance is added to their scores; ``latent``: values are narrower than queries.
+    ``alibi``: a bias by distance is added to their scores; ``latent``: values are narrower than queries; ``window``:
+    tokens that a query looks back, 0: all.
     """
 
     queries: int
@@ -166,6 +167,7 @@ class Heads:
     dim: int
     alibi: bool = False
     latent: bool = False
+    window: int = 0
 
 
 def unquantized(s: Shard) -> Shard:
