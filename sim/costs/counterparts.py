@@ -45,26 +45,17 @@ OPERATIONS = {
     "conv_wgrad": "convolution_backward",
 }
 #: Kinds whose images lie with channels last.
-CHANNELS_LAST = (
-    *("batchnorm_fwd", "batchnorm_bwd", "conv_fwd", "conv_dgrad"),
-    "conv_wgrad",
-)
+CHANNELS_LAST = tuple(k for k in OPERATIONS if k.startswith(("batchnorm", "conv")))
 #: AdamW reads and writes four lists of tensors.
 ADAMW, LISTS = "_fused_adamw_", "4"
+ADAMW_BYTES = 14.0  # of an element in 16 bits: seven passes
 #: Kinds of models over rows: the whole backward pass of a norm comes before its parts.
 OVER_ROWS = {
     OPERATIONS[kind]: kind
     for kind in (
-        "rms_norm_fwd",
-        "rms_norm_bwd",
-        "layer_norm_fwd",
-        "layer_norm_bwd",
-        "softmax",
-        "softmax_bwd",
-        "log_softmax_fwd",
-        "log_softmax_bwd",
-        "embedding_fwd",
-        "nll_loss_fwd",
+        *("rms_norm_fwd", "rms_norm_bwd", "layer_norm_fwd", "layer_norm_bwd"),
+        *("softmax", "softmax_bwd", "log_softmax_fwd", "log_softmax_bwd"),
+        *("embedding_fwd", "nll_loss_fwd"),
     )
 }
 #: Parts of norms, backward, that no operation was measured of, by the layout that says which gradients are wanted.
@@ -197,9 +188,12 @@ def in_models(
         return None
     if (library := name.removesuffix(BACKWARD)) in ATTENTION:
         return _attention(library, kernel, libraries)
-    if name == ADAMW and kernel.layout == LISTS and len(kernel.shape) == 2:
-        tensors, elements = kernel.shape
-        return InModels((Kernel("adamw", (elements, tensors), kernel.dtype),))
+    if name == ADAMW and kernel.layout.startswith(LISTS) and len(kernel.shape) == 2:
+        # Moments may be wider than parameters: what moves counts.
+        tensors, _ = kernel.shape
+        elements = round(kernel.bytes / ADAMW_BYTES)
+        rows = kernel.layout.removeprefix(LISTS).strip("_")
+        return InModels((Kernel("adamw", (elements, tensors), kernel.dtype, rows),))
     whole = (math.prod(kernel.shape),)
     if name in ALIKE and not kernel.layout:
         return InModels((Kernel(name, whole, kernel.dtype, bytes=kernel.bytes),))

@@ -95,7 +95,7 @@ SAME = {
         [Kernel("log_softmax_fwd", (8192, 32000))],
     ),
     "optimizer": (
-        Kernel("aten _fused_adamw_", (100, 2**28), "bf16", "4", BYTES),
+        Kernel("aten _fused_adamw_", (100, 2**28), "bf16", "4", 14.0 * 2**28),
         [Kernel("adamw", (2**28, 100))],
     ),
     "convolution": (

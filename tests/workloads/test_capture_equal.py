@@ -15,14 +15,11 @@ from prestep.workloads.capture.recorder import captured
 from prestep.workloads.models.model import load_model
 from prestep.workloads.operation import Operation
 from prestep.workloads.operators.rules import kernels_of
-from prestep.workloads.operators.tensors import base
 from prestep.workloads.torch.lower import lower
 from prestep.workloads.torch.recorder import Recorder
 
 pytestmark = pytest.mark.slow
 
-#: Families that hand-written models name by their kernels still; the optimizer counts its steps.
-BY_KERNELS = ("_foreach_add_", "_fused_adamw_")
 #: A decoder with grouped keys and a gated network, its layers written as the formulas say: root mean squares in fp32,
 #: halves of heads turned by 90 degrees, the loss in fp32.
 PROGRAM = """
@@ -50,9 +47,10 @@ def linear(inputs, outputs):
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.before, self.between = Scaled(), Scaled()
+        self.before = Scaled()
         self.q, self.k, self.v = (linear(HIDDEN, n * WIDTH) for n in (HEADS, GROUPS, GROUPS))
-        self.o, self.gate, self.up = linear(HEADS * WIDTH, HIDDEN), linear(HIDDEN, INNER), linear(HIDDEN, INNER)
+        self.o, self.between = linear(HEADS * WIDTH, HIDDEN), Scaled()
+        self.gate, self.up = linear(HIDDEN, INNER), linear(HIDDEN, INNER)
         self.down = linear(INNER, HIDDEN)
     def forward(self, x, cosines, sines):
         h = self.before(x)
@@ -66,8 +64,9 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     def __init__(self):
         super().__init__()
-        self.words, self.head = nn.Embedding(WORDS, HIDDEN), linear(HIDDEN, WORDS)
+        self.words = nn.Embedding(WORDS, HIDDEN)
         self.layers, self.last = nn.ModuleList(Layer() for _ in range(2)), Scaled()
+        self.head = linear(HIDDEN, WORDS)
         for name in ("cosines", "sines"):
             self.register_buffer(name, torch.ones(1, 1, LENGTH, WIDTH))
     def forward(self, words):
@@ -106,10 +105,11 @@ def of_every_head(x):
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
-        self.before, self.between = NORM(HIDDEN), NORM(HIDDEN)
+        self.before = NORM(HIDDEN)
         self.q, self.k, self.v = (linear(HIDDEN, n * WIDTH) for n in (HEADS, GROUPS, GROUPS))
-        self.o, self.up, self.down = linear(HEADS * WIDTH, HIDDEN), linear(HIDDEN, INNER), linear(INNER, HIDDEN)
+        self.o, self.between = linear(HEADS * WIDTH, HIDDEN), NORM(HIDDEN)
         self.gate = linear(HIDDEN, INNER) if GATED else None
+        self.up, self.down = linear(HIDDEN, INNER), linear(INNER, HIDDEN)
     def forward(self, x, *tables):
         h = self.before(x)
         q, k, v = (p(h).view(BATCH, LENGTH, -1, WIDTH).transpose(1, 2) for p in (self.q, self.k, self.v))
@@ -124,9 +124,10 @@ class Layer(nn.Module):
 class Decoder(nn.Module):
     def __init__(self):
         super().__init__()
-        self.words, self.head = nn.Embedding(WORDS, HIDDEN), nn.Linear(HIDDEN, WORDS, bias=False)
+        self.words = nn.Embedding(WORDS, HIDDEN)
         self.places = None if ROTARY else nn.Embedding(128, HIDDEN)
         self.layers, self.last = nn.ModuleList(Layer() for _ in range(2)), NORM(HIDDEN)
+        self.head = nn.Linear(HIDDEN, WORDS, bias=False)
         for name in ("cosines", "sines"):
             self.register_buffer(name, torch.ones(LENGTH, WIDTH // 2))
         self.register_buffer("numbers", torch.arange(LENGTH)[None])
@@ -204,6 +205,24 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
         precise("tf32"),
     ),
 }
+#: Optimizers, what [pytorch] says of each, and [training].
+OPTIMIZERS: dict[str, tuple[str, dict[str, Any], str]] = {
+    "AdamW over lists": (
+        "AdamW(model.parameters(), foreach=True)",
+        {"fused_optimizer": False, "foreach_optimizer": True},
+        "adamw",
+    ),
+    "AdamW by tensors": (
+        "AdamW(model.parameters(), foreach=False)",
+        {"fused_optimizer": False},
+        "adamw",
+    ),
+    "SGD": (
+        "SGD(model.parameters(), momentum=0.9)",
+        {"fused_optimizer": False},
+        "sgd-momentum",
+    ),
+}
 
 
 def recorded(program: str, folder: Path) -> list[Operation]:
@@ -241,9 +260,33 @@ def test_a_model_asks_for_the_operations_of_its_program(
 ) -> None:
     """Operator, types, shapes, strides and order; forward and backward."""
     program, said = SAME[name]
-    operations = recorded(program, tmp_path)
-    program_of = [each for each in operations if base(each) not in BY_KERNELS]
+    program_of = recorded(program, tmp_path)
     model = written(said, monkeypatch)
     for place, (one, other) in enumerate(zip(model, program_of, strict=False)):
         assert one == other, place
     assert len(model) == len(program_of)
+
+
+@pytest.mark.parametrize("clips", [False, True])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_an_optimizer_asks_for_the_operations_of_its_program(
+    name: str, clips: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operators and tensors of all that follows backward; numbers depend on the step."""
+    call, pytorch, optimizer = OPTIMIZERS[name]
+    script = plain().replace("AdamW(model.parameters(), fused=True)", call)
+    clip = "nn.utils.clip_grad_norm_(model.parameters(), 1.0); " if clips else ""
+    script = script.replace("optimizer.step()", f"{clip}optimizer.step()")
+    training = {"optimizer": optimizer}
+    said = {"pytorch": pytorch | {"clip_gradients": clips}, "training": training}
+    program, model = (
+        [(x.name, x.operands, x.results) for x in side[_backward_ends(side) :]]
+        for side in (recorded(script, tmp_path), written(said, monkeypatch))
+    )
+    assert model == program
+
+
+def _backward_ends(side: list[Operation]) -> int:
+    """The place behind the last operation of backward, a lookup's gradient."""
+    last = [x.operator for x in reversed(side)].index("aten::embedding_dense_backward")
+    return len(side) - last

@@ -76,6 +76,6 @@ def test_momentum_adds_one_buffer_and_its_traffic() -> None:
         (kernels(momentum) - kernels(plain)),
     )
     (before,), (after,) = gone, new
-    assert after.bytes - before.bytes == 2 * 4.0 * after.shape[0]
+    assert after.bytes - before.bytes == 2 * 4.0 * after.shape[-1]
     states = [low.memory[0].peak for low in (plain, momentum)]
     assert states[1] > states[0]

@@ -64,13 +64,14 @@ def test_expert_block() -> None:
     step = STEPS["experts over four ranks"]()
     assigned = "remainder add remainder cat"
     assert step.kernels(2, False) == words(
-        f"{ATTENTION} mm softmax arange {assigned} copy argsort floor_divide index_select all_to_all copy "
+        f"{ATTENTION} mm _softmax arange {assigned} copy argsort floor_divide index_select all_to_all copy "
         f"{EXPERT} {EXPERT} cat copy all_to_all fill {assigned} gather index floor_divide mul copy index_add add"
     )
     put = "fill remainder mul div arange index_put"
+    select = "select_backward select_backward"  # zeros, and a part of them
     assert step.kernels(2, True) == words(
-        f"index_select mul mul sum {put} fill scatter_add all_to_all copy {EXPERT_BACK} fill copy {EXPERT_BACK} "
-        f"fill copy add copy all_to_all {put} mul softmax_bwd {BOTH} add {ATTENTION_BACK}"
+        f"index_select mul mul sum {put} fill scatter_add all_to_all copy {EXPERT_BACK} {select} {EXPERT_BACK} "
+        f"{select} add copy all_to_all {put} _softmax_backward_data {BOTH} add {ATTENTION_BACK}"
     )
     argsort, memsets = (
         21,

@@ -6,7 +6,7 @@ from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.optimizer import ADAMW_MOMENTS, states_of
 from prestep.workloads.megatron.rank import Rank
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.torch.trainer import ADAM_BYTES
+from prestep.workloads.torch.updates import READ
 
 NORM = "nccl norm"
 
@@ -47,9 +47,9 @@ def optimize(rank: Rank) -> None:
         # Gradient read; parameter and moments read and written.
         pass_over(t, n, float((3 * stored + 4 * moment) * n))
         return
-    t.cpu("elementwise_nograd", len(ADAM_BYTES) * tensors)
-    for moved in ADAM_BYTES:
-        pass_over(t, n, moved / 4 * stored * n)
+    t.cpu("elementwise_nograd", len(READ) * tensors)
+    for values in READ:
+        pass_over(t, n, float((len(set(values)) + 1) * stored * n))
 
 
 def _tensors(rank: Rank) -> int:

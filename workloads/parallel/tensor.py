@@ -31,7 +31,7 @@ from prestep.workloads.torch.aten_products import multiply, multiply_sizes, rows
 from prestep.workloads.torch.block import BlockParallel, Norm
 from prestep.workloads.torch.latent_attention import LatentAttention, Whole
 from prestep.workloads.torch.modules import FeedForward, Linear, Module
-from prestep.workloads.torch.moe import MixtureOfExperts, reshape
+from prestep.workloads.torch.moe import MixtureOfExperts
 from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
@@ -351,9 +351,9 @@ class WholeExperts(MixtureOfExperts):
         self, t: Tape, shared: FeedForward, x: Tensor, shape: tuple[int, ...]
     ) -> Tensor:
         rows = x.shape
-        gathered = self.parallel.whole(t, reshape(t, x, shape))
+        gathered = self.parallel.whole(t, aten.reshape(t, x, *shape))
         y = super()._seen_by_all(t, shared, gathered, gathered.shape)
-        return reshape(t, self.parallel.summed(t, y), rows)
+        return aten.reshape(t, self.parallel.summed(t, y), *rows)
 
 
 class ExpertParallel(BlockParallel):

@@ -9,11 +9,12 @@ from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import grad_accumulation_of
+from prestep.workloads.operation import Operand
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.sharding import ddp
 from prestep.workloads.torch.modules import without
 from prestep.workloads.torch.simulated_rank import SimulatedRank
-from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
 
 with lazily():
@@ -28,7 +29,7 @@ with lazily():
         zero,
         zero3,
     )
-    from prestep.workloads.torch import convnet
+    from prestep.workloads.torch import convnet, updates
 
 
 class Replica:
@@ -270,6 +271,5 @@ class Replica:
             for p in self.parameters:
                 p.grad = None
             return
-        elements = sum(p.elements for p in stored)
-        size = sum(p.stored_size for p in stored)
-        self.tape.launch(Kernel("fill", (elements,), bytes=size))  # _foreach_zero_
+        grads = tuple(Operand(DTYPES[p.stored], p.shape) for p in stored)
+        updates.call(self.tape, "_foreach_zero_.default", grads)

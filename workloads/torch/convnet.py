@@ -42,13 +42,8 @@ class ConvNorm(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         t.cpu("module", 2)
-        return C.batch_norm(
-            t,
-            C.conv2d(t, x, self.conv, self.stride),
-            self.weight,
-            self.bias,
-            self.statistics,
-        )
+        y = C.conv2d(t, x, self.conv, self.stride)
+        return C.batch_norm(t, y, self.weight, self.bias, self.statistics)
 
 
 class Bottleneck(Module):
@@ -62,16 +57,11 @@ class Bottleneck(Module):
         self.index = index
         # Behind the last block the gradient comes from the mean, in another memory format.
         self.layout = "strided" if last else ""
-        self.convs = [
-            ConvNorm(t, inputs, width, 1),
-            ConvNorm(t, width, width, 3, stride),
-            ConvNorm(t, width, outputs, 1),
-        ]
+        sizes = (inputs, width, 1), (width, width, 3, stride), (width, outputs, 1)
+        self.convs = [ConvNorm(t, *each) for each in sizes]
         projects = stride > 1 or inputs != outputs
         self.projection = ConvNorm(t, inputs, outputs, 1, stride) if projects else None
-        self.norms = (
-            [*self.convs, self.projection] if self.projection else list(self.convs)
-        )
+        self.norms = [*self.convs, *filter(None, [self.projection])]
         self.parameters = [p for norm in self.norms for p in norm.parameters]
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
@@ -143,11 +133,8 @@ def _blocks(t: Tape, stages: tuple[int, ...]) -> list[Bottleneck]:
         width = 64 * 2**stage
         for i in range(count):
             stride = 2 if i == 0 and stage > 0 else 1
-            blocks.append(
-                Bottleneck(
-                    t, len(blocks), inputs, width, stride, len(blocks) == total - 1
-                )
-            )
+            at = len(blocks)
+            blocks.append(Bottleneck(t, at, inputs, width, stride, at == total - 1))
             inputs = EXPANSION * width
     return blocks
 

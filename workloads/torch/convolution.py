@@ -93,14 +93,8 @@ def relu_(t: Tape, x: Tensor, backward_layout: str = "") -> Tensor:
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("elementwise_backward")
-        t.launch(
-            Kernel(
-                "threshold_backward",
-                (g.elements,),
-                layout=backward_layout,
-                bytes=3 * saved.size,
-            )
-        )
+        kind, size = "threshold_backward", 3 * saved.size
+        t.launch(Kernel(kind, (g.elements,), layout=backward_layout, bytes=size))
         return [t.empty(saved.shape, saved.itemsize)]
 
     return t.apply(y, [x], backward)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.operators import copies, losses
+from prestep.workloads.torch import aten
 from prestep.workloads.torch.functional import launch_elementwise
-from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 
 INDEX = 8  # bytes of an int64
 
@@ -30,21 +32,16 @@ def argsort(t: Tape, keys: Tensor) -> Tensor:
 
 def softmax(t: Tape, x: Tensor) -> Tensor:
     """Softmax over the last axis: saves its output."""
-    rows, columns = x.elements // x.shape[-1], x.shape[-1]
-    t.cpu("softmax")
-    t.launch(Kernel("softmax", (rows, columns), bytes=2 * x.size))
-    y = t.empty(x.shape, x.itemsize)
+    name, y = "_softmax", t.empty(x.shape, x.itemsize)
+    aten.call(t, losses.softmax, f"{name}.default", (x, -1, False), y, "softmax")
     t.saves()
-    saved = Tensor(y.storage, y.shape, y.itemsize)
+    saved, last = Tensor(y.storage, y.shape, y.itemsize), DTYPES[x.itemsize]
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("softmax_backward")
-        launch_elementwise(t, "mul", g.elements, 3 * g.size)
-        product = t.empty(saved.shape, saved.itemsize)
-        t.launch(Kernel("softmax_bwd", (rows, columns), bytes=3 * saved.size))
-        grad = t.empty(saved.shape, saved.itemsize)
-        del product
-        return [grad]
+        t.cpu(t.launching)  # gradients times outputs, then their sums
+        rule, made = losses.softmax_backward, t.empty(saved.shape, saved.itemsize)
+        of, host = (g, saved, -1, last), "softmax_backward"
+        return [aten.call(t, rule, f"{name}_backward_data.default", of, made, host)]
 
     return t.apply(y, [x], backward)
 
@@ -80,10 +77,8 @@ def _launch_index(t: Tape, x: Tensor, order: Tensor) -> None:
 
 def _put_rows(t: Tape, g: Tensor, order: Tensor, row: int) -> None:
     """Adds rows up where ``order`` says: their positions are computed and sorted first."""
-    positions = [
-        integer(t, kind, order.elements)
-        for kind in ("remainder", "mul", "div", "arange")
-    ]
+    kinds = "remainder", "mul", "div", "arange"
+    positions = [integer(t, kind, order.elements) for kind in kinds]
     scratch = [t.empty(order.shape, INDEX) for _ in range(2)]
     moved = 2 * g.size + 8 * order.size  # rows read and added; keys sorted first
     t.launch(Kernel("index_put", (order.elements, row), bytes=moved))
@@ -95,14 +90,11 @@ def select(t: Tape, x: Tensor, at: int) -> Tensor:
     t.cpu("view")
     y = Tensor(x.storage, x.shape[1:], x.itemsize)
     shape, itemsize = x.shape, x.itemsize
-    _ = at
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("select_backward")
-        grad = t.empty(shape, itemsize)
-        launch_elementwise(t, "fill", grad.elements, grad.size)
-        launch_elementwise(t, "copy", g.elements, 2 * g.size)
-        return [grad]
+        name, y = "select_backward.default", t.empty(shape, itemsize)
+        of, host = (g, shape, 0, at), "select_backward"
+        return [aten.call(t, copies.filled_then_copied, name, of, y, host)]
 
     return t.apply(y, [x], backward)
 
@@ -156,32 +148,11 @@ def gather(t: Tape, x: Tensor, where: Tensor) -> Tensor:
         t.cpu("index_backward")
         grad = t.empty(shape, itemsize)
         launch_elementwise(t, "fill", grad.elements, grad.size)
-        t.launch(
-            Kernel("scatter_add", (where.elements,), bytes=where.size + 2 * g.size)
-        )
+        size = where.size + 2 * g.size
+        t.launch(Kernel("scatter_add", (where.elements,), bytes=size))
         return [grad]
 
     return t.apply(y, [x], backward)
-
-
-def scale_rows(t: Tape, x: Tensor, weights: Tensor) -> Tensor:
-    """``x * weights.unsqueeze(1)``: saves both; the weights' gradient is a product summed over each row."""
-    t.cpu("view")
-    t.cpu("elementwise")
-    t.saves()
-    t.launch(Kernel("mul", (x.elements,), layout="row"))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("elementwise_backward", 3)
-        launch_elementwise(t, "mul", g.elements, 3 * g.size)
-        product = t.empty(x.shape, x.itemsize)
-        t.launch(Kernel("mul", (g.elements,), layout="row"))
-        gx = t.empty(x.shape, x.itemsize)
-        t.launch(Kernel("sum", (g.elements,), layout="row", bytes=g.size))
-        del product
-        return [gx, t.empty(weights.shape, weights.itemsize)]
-
-    return t.apply(t.empty(x.shape, x.itemsize), [x, weights], backward)
 
 
 def index_add(t: Tape, rows: int, x: Tensor, order: Tensor) -> Tensor:

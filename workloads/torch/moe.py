@@ -96,7 +96,7 @@ class MixtureOfExperts(Module):
     ) -> Tensor:
         shape = x.shape
         t.cpu("module")
-        flat = reshape(t, x, (x.elements // shape[-1], shape[-1]))
+        flat = aten.reshape(t, x, x.elements // shape[-1], shape[-1])
         del x
         probabilities = self._scores(t, flat)
         tokens = I.integer(t, "arange", flat.shape[0])
@@ -106,11 +106,16 @@ class MixtureOfExperts(Module):
         zeros = _zeros_like(t, seen)  # onto which the experts' results are added
         weights = self._weights(t, probabilities, tokens, order)
         where = I.integer(t, "floor_divide", order.elements)
-        y = I.index_add(t, zeros.shape[0], I.scale_rows(t, out, weights), where)
+        y = I.index_add(
+            t,
+            zeros.shape[0],
+            aten.mul(t, out, aten.reshape(t, weights, *weights.shape, 1)),
+            where,
+        )
         y = _projected(t, y, self.up)
         if self.shared is not None:
             y = aten.add(t, y, self._seen_by_all(t, self.shared, flat, shape))
-        return reshape(t, y, shape)
+        return aten.reshape(t, y, *shape)
 
     def _results(
         self, t: Tape, x: Tensor, order: Tensor, column: Linear, row: Linear
@@ -234,15 +239,3 @@ def _zeros_like(t: Tape, x: Tensor) -> Tensor:
     zeros = t.empty(x.shape, x.itemsize)
     F.launch_elementwise(t, "fill", zeros.elements, zeros.size)
     return zeros
-
-
-def reshape(t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A view that autograd sees (gradients of several users meet at it)."""
-    t.cpu("view")
-    before = x.shape
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("view_backward")
-        return [Tensor(g.storage, before, g.itemsize)]
-
-    return t.apply(Tensor(x.storage, shape, x.itemsize), [x], backward)

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.memory.account import Storage, storages
+from prestep.workloads.operation import Operand, Operation
+from prestep.workloads.operators import foreach
 from prestep.workloads.optimizer import Optimizer
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import trainer
-from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 
 with lazily():
     from prestep.workloads import orthogonal
@@ -20,7 +22,12 @@ with lazily():
     from prestep.workloads.torch import amp, updates
 
 ADAMW_MOMENTS = 2
-COUNTERS = 110  # step counters that one _foreach_add_ takes
+COUNTERS = 110  # step counters that one launch of _foreach_add_ takes
+LAUNCH = 320 * 65536  # elements that one launch of AdamW takes
+FUSED_ADAMW = (
+    *(("amsgrad", False), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8)),
+    *(("lr", 1e-3), ("maximize", False), ("weight_decay", 0.01)),
+)
 
 
 @dataclass(frozen=True)
@@ -152,44 +159,53 @@ class OptimizerStep:
         self.tape.cpu(operation + ("_dtensor" if self.sharded else ""), count)
 
     def _sgd(self, stored: Sequence[Tensor]) -> None:
-        """A multiple of all gradients added to all parameters, in one kernel; momentum is read and written there too.
-
-        Not fused, momentum is scaled, the gradient added to it, and it to the parameter (torch/optim/sgd.py, foreach).
-        """
+        """SGD over lists of tensors, with momentum or without it."""
         self.cpu("optimizer_step")
         self.cpu("optimizer_param", len(stored))
-        elements, moments = sum(p.elements for p in stored), self.rule.moments
-        passes = [3.0 * self.wide + 2.0 * moments * self.moment]
-        if moments and not self.choices.fused_optimizer:
-            passes = [2.0 * self.moment, 2.0 * self.moment + self.wide]
-            passes.append(2.0 * self.wide + self.moment)
-        for moved in passes:
-            self.tape.launch(Kernel("fused", (elements,), bytes=moved * elements))
+        moment, fused = self.moment * self.rule.moments, self.choices.fused_optimizer
+        updates.sgd(self.tape, stored, self.wide, moment, fused)
 
     def _adamw(self, stored: Sequence[Tensor]) -> None:
-        """One fused kernel for the embedding and one for the rest, or eight kernels for each tensor."""
+        """One fused kernel, or eight over lists, or eight for each tensor."""
         t = self.tape
         self.cpu("optimizer_step")
         self.cpu("optimizer_param", len(stored))
-        for first in range(0, len(stored), COUNTERS):
-            counters = len(stored[first : first + COUNTERS])
-            t.launch(Kernel("add", (counters,), bytes=4.0 * len(stored)))
-        elements = sum(p.elements for p in stored)
-        t.cpu("launch", max(1, round(elements / (320 * 65536))) - 1)
         if self.choices.fused_optimizer:
-            self._fused_adamw([p for p in stored if p.name == "embedding"], "embedding")
-            self._fused_adamw([p for p in stored if p.name != "embedding"], "")
-        elif self.choices.foreach_optimizer:
-            trainer.adam_together(t, stored, self.wide)
+            self._fused_adamw(stored)
         else:
-            trainer.adam(t, stored, self.wide)
+            together = self.choices.foreach_optimizer
+            updates.adam(t, stored, self.wide, self.moment, together)
 
-    def _fused_adamw(self, tensors: Sequence[Tensor], layout: str) -> None:
-        """One kernel for all tensors: three numbers of a parameter's size move for each, and four of a moment's."""
-        if tensors:
-            moved = 3 * self.wide + 4 * self.moment  # 14 in bf16, as measured
-            count = sum(p.elements for p in tensors) * moved // 14
-            self.tape.launch(Kernel("adamw", (count, len(tensors)), layout=layout))
+    def _fused_adamw(self, stored: Sequence[Tensor]) -> None:
+        """Step counters of all tensors, then all tensors: one operation each, by as many launches as they need."""
+        t = self.tape
+        counters = (Operand("fp32", ()),) * len(stored)
+        elements = sum(p.elements for p in stored)
+        launches = -(-len(stored) // COUNTERS) + max(1, round(elements / LAUNCH))
+        t.cpu("launch", launches - 2)
+        count = Operation("aten._foreach_add_.Scalar", (counters, 1))
+        t.operate(count, foreach.lists, "")
+        # Rows of an embedding that no token touched take longer: zeros are divided by zeros.
+        looked_up = [p for p in stored if p.name == "embedding"]
+        others = [p for p in stored if p.name != "embedding"]
+        parts = [self._adamw_of(part) for part in (looked_up, others)]
+
+        def rule(_: Operation) -> tuple[Kernel, ...]:
+            slow, rest = map(foreach.optimizer, parts)
+            slow = tuple(replace(k, layout=f"{k.layout}_embedding") for k in slow)
+            return slow + rest
+
+        t.operate(self._adamw_of(stored), rule, "")
+
+    def _adamw_of(self, tensors: Sequence[Tensor]) -> Operation:
+        """The fused AdamW of these: parameters, gradients, both moments, no largest ones, and counters."""
+        wide, moment = (
+            tuple(Operand(DTYPES[size], p.shape) for p in tensors)
+            for size in (self.wide, self.moment)
+        )
+        counters = (Operand("fp32", ()),) * len(tensors)
+        arguments = wide, wide, moment, moment, (), counters
+        return Operation("aten._fused_adamw_.default", arguments, FUSED_ADAMW)
 
 
 def _matrices(p: Tensor) -> orthogonal.Matrices | None:

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.memory.account import Storage
+from prestep.workloads.operation import Operand
 from prestep.workloads.torch import aten
-from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 
-# Bytes of fp32 that each kernel of a single-tensor AdamW moves for an element: both moments decayed, the gradient added
-# to each, root, bias correction, epsilon, the update (torch/optim/adamw.py, _single_tensor_adamw).
-ADAM_BYTES = (8.0, 12.0, 8.0, 12.0, 8.0, 8.0, 8.0, 16.0)
-ROOTS = 4  # which of them is the root
-CHUNKS = (
-    320 * 65536
-)  # elements that one launch over a list takes (ForeachUtils.h, MultiTensorApply.cuh)
+with lazily():
+    from prestep.workloads.torch import updates
+
+#: From the norm of all gradients to their factor: ``clamp(largest / (norm + 1e-6), max=1)``.
+SCALE = (
+    ("add.Tensor", (1e-6,)),
+    ("reciprocal.default", ()),
+    ("mul.Tensor", (1.0,)),
+    ("clamp.default", (None, 1.0)),
+)
 
 
 def weighed(t: Tape, logits: list[Tensor], loss: Callable[[Tensor], Tensor]) -> Tensor:
@@ -52,34 +56,14 @@ def metric(t: Tape, elements: int) -> None:
 
 
 def clip(t: Tape, tensors: Sequence[Tensor], wide: int) -> None:
-    """Norm of the gradients, then the gradients scaled by it."""
-    n = sum(p.elements for p in tensors)
+    """``torch.nn.utils.clip_grad_norm_``: norms of all gradients, their norm, and the gradients scaled by it."""
+    grads = updates.operands(tensors, wide)
+    norms, number = (Operand(DTYPES[wide], ()),) * len(grads), Operand(DTYPES[wide], ())
+    together = Operand(DTYPES[wide], (len(grads),))
     t.cpu("elementwise_nograd", len(tensors))
-    t.launch(Kernel("fused", (n,), bytes=float(wide * n)))
-    t.launch(Kernel("fused", (n,), bytes=2.0 * wide * n))
-
-
-def adam(t: Tape, tensors: Sequence[Tensor], wide: int) -> None:
-    """AdamW, each tensor by itself, eight kernels each; ``wide`` is the size of a parameter, gradient or moment."""
-    for p in tensors:
-        for moved in ADAM_BYTES:
-            t.cpu("elementwise_nograd")
-            t.launch(
-                Kernel("fused", (p.elements,), bytes=moved * p.elements * wide / 4)
-            )
-
-
-def adam_together(t: Tape, tensors: Sequence[Tensor], wide: int) -> None:
-    """AdamW over lists of tensors (``foreach``): the same passes, one operation each, and all roots at a time.
-
-    Roots of the second moments are new tensors (torch/optim/adam.py, _multi_tensor_adam), as large as all parameters.
-    """
-    n = sum(p.elements for p in tensors)
-    chunks = max(1, round(n / CHUNKS))
-    roots: list[Storage] = []
-    for place, moved in enumerate(ADAM_BYTES):
-        t.cpu("elementwise_nograd")
-        t.cpu("launch", chunks - 1)
-        if place == ROOTS:
-            roots.append(Storage(t.memory, float(n * wide), "workspace"))
-        t.launch(Kernel("fused", (n,), bytes=moved * n * wide / 4))
+    updates.call(t, "_foreach_norm.Scalar", grads, 2.0, results=norms)
+    updates.call(t, "stack.default", norms, results=(together,))
+    updates.call(t, "linalg_vector_norm.default", together, 2.0, results=(number,))
+    for name, more in SCALE:
+        updates.call(t, name, number, *more, results=(number,))
+    updates.call(t, "_foreach_mul_.Tensor", grads, number)

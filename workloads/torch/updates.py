@@ -1,4 +1,4 @@
-"""Optimizers beside AdamW and SGD: what Lion, Adafactor and Adam with few bits launch."""
+"""Optimizers beside the fused AdamW: it and SGD as PyTorch's operations, what Lion, Adafactor and few bits launch."""
 
 from __future__ import annotations
 
@@ -6,9 +6,26 @@ from collections.abc import Sequence
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
+from prestep.workloads.operation import Argument, Operand, Operation, words
+from prestep.workloads.operators.rules import RULES
 from prestep.workloads.optimizer import Optimizer
-from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 
+#: AdamW (torch/optim/adam.py): its operators on tensors and on lists of them (`foreach`), what they read of parameter,
+#: gradient, both moments and root (the first is written), and numbers, of which some follow from the step.
+ADAM = words(
+    "mul_.Tensor lerp_.Scalar mul_.Tensor addcmul_.default sqrt.default div.Tensor add_.Tensor addcdiv_.default"
+)
+OVER_LISTS = words(
+    "_foreach_mul_.Scalar _foreach_lerp_.Scalar _foreach_mul_.Scalar _foreach_addcmul_.Scalar _foreach_sqrt.default "
+    "_foreach_div_.ScalarList _foreach_add_.Scalar _foreach_addcdiv_.ScalarList"
+)
+READ = words("p mg v vgg v r r pmr")
+NUMBERS = (1 - 1e-5, 1 - 0.9, 0.999, 1 - 0.999, None, 0.0547, 1e-8, -0.00369)
+OF_SGD = words("dampening is_first_step lr maximize momentum nesterov weight_decay")
+SGD = dict(zip(OF_SGD, (0.0, False, 1e-3, False, 0.9, False, 0.0), strict=True))
+#: Elements that one launch over a list takes (ForeachUtils.h, MultiTensorApply.cuh).
+CHUNKS = 320 * 65536
 #: Passes over a tensor by each kernel of Lion without a fused one (lion-pytorch, update_fn): the parameter decayed; the
 #: moment copied, scaled, the gradient added, the sign taken; the parameter updated; the moment scaled and added to.
 LION = (2, 2, 2, 3, 2, 3, 2, 3)
@@ -18,9 +35,70 @@ LION = (2, 2, 2, 3, 2, 3, 2, 3)
 ADAFACTOR = (1, 2, 1, 1, 1, 2, 2, 2, 3, 1, 3)
 #: And for a vector: norm, decay, squares, their mean, a copy, clamped, its root, times the gradient, norm, update.
 ADAFACTOR_VECTOR = (1, 2, 2, 3, 2, 2, 2, 3, 1, 3)
-STATISTICS = (
-    4  # small kernels on means of rows and columns: squared and divided, two each
-)
+#: Small kernels on means of rows and columns: squared and divided, two each.
+STATISTICS = 4
+
+
+def operands(tensors: Sequence[Tensor], itemsize: int) -> tuple[Operand, ...]:
+    """Tensors of the shapes of others, of so many bytes an element."""
+    return tuple(Operand(DTYPES[itemsize], p.shape) for p in tensors)
+
+
+def call(
+    t: Tape,
+    name: str,
+    *arguments: Argument,
+    results: tuple[Operand, ...] = (),
+    host: str = "",
+    **options: Argument,
+) -> None:
+    """An operator that has no history."""
+    operation = Operation(f"aten.{name}", arguments, tuple(options.items()), results)
+    t.operate(operation, RULES[name.partition(".")[0]], host)
+
+
+def adam(
+    t: Tape, tensors: Sequence[Tensor], wide: int, moment: int, together: bool
+) -> None:
+    """AdamW, each tensor by itself or `together`, where roots of all second moments are alive at once."""
+    weights, moments = operands(tensors, wide), operands(tensors, moment)
+    if not together:
+        for p, m in zip(weights, moments, strict=True):
+            _adam(t, ADAM, p, m)
+        return
+    chunks = round(sum(p.elements for p in tensors) / CHUNKS)
+    t.cpu("launch", len(ADAM) * (max(1, chunks) - 1))
+    roots = Storage(t.memory, float(sum(m.bytes for m in moments)), "workspace")
+    _adam(t, OVER_LISTS, weights, moments)
+    del roots
+
+
+def _adam(t: Tape, names: Sequence[str], weights: Argument, moments: Argument) -> None:
+    """The steps on a tensor or on lists."""
+    of = {"p": weights, "g": weights, "m": moments, "v": moments, "r": moments}
+    for name, letters, number in zip(names, READ, NUMBERS, strict=True):
+        read = tuple(of[letter] for letter in letters)
+        value: Argument = number
+        results = read[:1]
+        if isinstance(weights, tuple):
+            results = read[0] if name == "_foreach_sqrt.default" else ()
+            value = (number,) * len(weights) if name.endswith("List") else number
+        named = {"value": number} if name.startswith("addc") else {}
+        more = () if number is None or named else (value,)
+        call(t, name, *read, *more, results=results, host="elementwise_nograd", **named)
+
+
+def sgd(t: Tape, stored: Sequence[Tensor], wide: int, moment: int, fused: bool) -> None:
+    """SGD over lists (torch/optim/sgd.py): momentum scaled, the gradient added to it, and it to the parameter."""
+    weights = operands(stored, wide)
+    moments = operands(stored, moment) if moment else ()
+    if fused:
+        call(t, "_fused_sgd_.default", weights, weights, moments, **SGD)
+        return
+    if moments:
+        call(t, "_foreach_mul_.Scalar", moments, 0.9)
+        call(t, "_foreach_add_.List", moments, weights)
+    call(t, "_foreach_add_.List", weights, moments or weights, alpha=-1e-3)
 
 
 def lion(
