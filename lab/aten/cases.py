@@ -110,9 +110,9 @@ class Case:
 
 
 def measured(gpu: str) -> list[Case]:
-    """Cases of all files of a GPU."""
-    paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in ("", ".domains"))
-    return [case for path in paths for case in read(path)]
+    """Cases of all files of a GPU: widths of heads were measured on the H200 alone."""
+    paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in ("", ".domains", ".widths"))
+    return [case for path in paths if path.exists() for case in read(path)]
 
 
 def read(path: Path) -> list[Case]:
