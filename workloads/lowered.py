@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -139,7 +140,8 @@ class Lowered:
     ``parameters`` counts the whole model; ``made_for`` has the host factor and what told ranks apart. ``tensors`` has
     the bytes of every parameter, or of its shard, that the first simulated rank keeps; empty: nobody counted.
     ``model_flops`` are those of a step's model over all ranks, nan where the program's file does not tell them from
-    recomputation; None: they follow from the model's sizes. ``attention``: as in `Site`.
+    recomputation; None: they follow from the model's sizes. ``reads``: what a program's step reads over all ranks, and
+    its unit. ``attention``: as in `Site`.
     """
 
     graph: OpGraph
@@ -150,4 +152,5 @@ class Lowered:
     made_for: tuple[float, Sequence[Hashable]] = (1.0, ())
     tensors: tuple[float, ...] = ()
     model_flops: float | None = None
+    reads: tuple[float, str] = (math.nan, "steps")
     attention: str = ""

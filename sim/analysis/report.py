@@ -259,12 +259,11 @@ def _details(
 def work_of_step(planned: Planned) -> tuple[float, float]:
     """(tokens, model flops) of a whole step over all GPUs; recomputation does not count.
 
-    Of models that are no transformers: (samples, the flops of their kernels). Nobody knows what a recorded program
-    reads: its tokens are nan.
+    Of models that are no transformers: (samples, the flops of their kernels). Of a recorded program: what it reads.
     """
     job, batch, model = planned.job, planned.job.batch, planned.model
     if planned.lowered.model_flops is not None:
-        return math.nan, planned.lowered.model_flops
+        return planned.lowered.reads[0], planned.lowered.model_flops
     samples = batch.samples * batch.microbatches * job.degrees.dp
     if model.kind != "transformer":
         return float(samples), _kernel_flops(planned.graph)

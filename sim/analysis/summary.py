@@ -19,12 +19,13 @@ from prestep.workloads.precision import precision
 
 PRODUCTS = ("gemm", "attention", "bmm")
 #: What a throughput counts, by kind of model.
-SAMPLES = {"transformer": "tokens", "resnet": "images", PROGRAM: "steps"}
+SAMPLES = {"transformer": "tokens", "resnet": "images"}
 
 
 def summary_of(planned: Planned) -> dict[str, object]:
     """What was run, in the order to print."""
     job, world = planned.job, planned.lowered.layout.world
+    _, reads = planned.lowered.reads
     decided = planned.model.kind == PROGRAM  # it has these, and does not say them
     return {
         "name": job.where,
@@ -38,7 +39,7 @@ def summary_of(planned: Planned) -> dict[str, object]:
         "framework": job.framework,
         "precision": "" if decided else job.precision,
         "peak": "" if decided else _format_words(formats_of(planned)),
-        "sample": SAMPLES.get(planned.model.kind, "samples"),
+        "sample": reads if decided else SAMPLES.get(planned.model.kind, "samples"),
     }
 
 

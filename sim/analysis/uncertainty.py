@@ -26,6 +26,10 @@ RUN = "run to run"  # the part that is the state of the machine
 METHOD = "linearised over the critical path; errors of one constant count together"
 
 
+#: Shares of a step below which what is extrapolated is told together, and not at all.
+HARDLY, LEAST = 0.01, 5e-4
+
+
 @dataclass(frozen=True)
 class Part:
     """Seconds of the critical path that rest on one constant, and its relative standard deviation.
@@ -81,12 +85,19 @@ class Uncertainty:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """A sentence for everything that is used past its measured sizes, the most time first."""
+        """A sentence for what is used past its measured sizes, the most time first; one for all that hardly counts."""
         far = sorted((p for p in self.parts if p.octaves > 0), key=lambda p: -p.seconds)
         step = math.sqrt(self.low * self.high) or 1.0
+        little = [p for p in far if p.seconds < HARDLY * step]
+        of = [(p.constant, p.octaves, p.seconds) for p in far if p not in little]
+        if little:
+            name = little[0].constant if len(little) == 1 else f"{len(little)} more"
+            together = math.fsum(p.seconds for p in little)
+            of.append((name, max(p.octaves for p in little), together))
         return tuple(
-            f"{p.constant}: up to {2**p.octaves:.3g} times the measured sizes, {p.seconds / step:.1%} of the step"
-            for p in far
+            f"{name}: up to {2**octaves:.3g} times the measured sizes, {seconds / step:.1%} of the step"
+            for name, octaves, seconds in of
+            if seconds >= LEAST * step
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -169,7 +169,7 @@ STEP = table(
     measured_fitted=flag("a constant was fitted to the measured run"),
     tokens_per_second_per_gpu=or_null(
         number(
-            "what `scenario.sample` says, a second and GPU; null: a recorded program's"
+            "what `scenario.sample` says, a second and GPU; null: nothing says what is read"
         )
     ),
     mfu=or_null(number("model flops over the peak of the datasheet, 0 to 1")),

@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 
 from prestep.sim import pictures
 from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.workloads.operation import words
 
 COST = "cost_per_token"
 NEEDED = ("error", "step_time", "tokens_per_second_per_gpu")
@@ -27,15 +28,7 @@ LABELS = {
     "peak_memory": ("memory of the fullest rank (GiB)", 2.0**-30),
     "grounded": ("measured or fitted (%)", 100.0),
 }
-SECONDS = (
-    "compute",
-    "exposed_communication",
-    "bubble",
-    "straggler",
-    "io",
-    "host",
-    "idle",
-)
+SECONDS = words("compute exposed_communication bubble straggler io host idle")
 
 
 def plot(

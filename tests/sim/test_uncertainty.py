@@ -100,6 +100,15 @@ def test_past_the_measured_sizes_it_widens_and_warns() -> None:
     )
 
 
+def test_what_hardly_counts_is_told_in_one_sentence() -> None:
+    """Three constants past their tables: a large one alone, two small ones together, and nothing where it is 0.0 %."""
+    small, tiny = (GEMM._replace(name=f"gemm {name}") for name in ("fp8", "tf32"))
+    times = {GEMM: 0.99, small: 0.006, tiny: 0.004}
+    far = interval(times, 1.0, dict.fromkeys(times, 2.0)).warnings
+    assert len(far) == 2 and far[1].startswith("2 more") and "1.0% of" in far[1]
+    assert not interval({GEMM: 1e-6}, 1.0, {GEMM: 2.0}).warnings
+
+
 def test_a_gpu_says_how_far_a_kernel_lies_past_its_table() -> None:
     """A measured size is not past it; a size far larger than any measured one is, by octaves."""
     gpu = load_gpu("h200")

@@ -13,7 +13,7 @@ from prestep.workloads.capture.groups import Groups, alike
 from prestep.workloads.capture.host import THREAD, host_work
 from prestep.workloads.capture.memory import DeviceMemory, handles, temporary
 from prestep.workloads.capture.recording import Event, RankRecording, Recording
-from prestep.workloads.capture.summary import model_flops
+from prestep.workloads.capture.summary import model_flops, reads_of
 from prestep.workloads.fusion.compile import Compiler
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.operation import Operation
@@ -72,6 +72,7 @@ def lower(
         Layout(recording.world, 1, 1),
         (host_factor, marks),
         model_flops=model_flops(recording, compiler.kernels),
+        reads=reads_of(recording),
     )
 
 

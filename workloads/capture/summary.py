@@ -191,9 +191,33 @@ def ranges(ranks: Iterable[int]) -> str:
 
 #: Value of an event's "backward" for what a checkpointed layer computes again.
 AGAIN = 2
+#: Most channels of a picture that nothing has worked on.
+COLOURS = 4
 #: Fused attention's backward computes the scores again: five products, of which four are the gradients'
 #: (FlashAttention-2, arXiv 2307.08691, section 4.1: backward has 2.5 times the arithmetic of forward).
 GRADIENTS_OF_ATTENTION = 4 / 5
+
+
+def reads_of(recording: Recording) -> tuple[float, str]:
+    """What a step reads over all ranks: tokens looked up in the largest table, else pictures that a filter sees.
+
+    Ranks that share a sample count it each. (nan, "steps") of programs that do neither.
+    """
+    seen: Counter[tuple[bool, int]] = Counter()
+    for rank in recording.ranks:
+        for event in rank.events:
+            if event.values.get("backward", AGAIN) or "operation" not in event.values:
+                continue
+            called = recording.operations[event.values["operation"]]
+            first, second = (*called.operands, None, None)[:2]
+            if first is None or second is None:
+                continue
+            if called.operator == "aten::embedding":
+                seen[True, first.elements] += second.elements * len(rank.represents)
+            elif "convolution" in called.operator and first.shape[1] <= COLOURS:
+                seen[False, second.elements] += first.shape[0] * len(rank.represents)
+    most = max(seen, default=(False, 0))
+    return (seen[most] or math.nan, ("images", "tokens")[most[0]] if seen else "steps")
 
 
 def model_flops(recording: Recording, kernels: Sequence[Sequence[Kernel]]) -> float:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from prestep.sim.errors import Mistake
 from prestep.workloads.job.model import Model
+from prestep.workloads.operation import words
 
 if TYPE_CHECKING:
     from prestep.workloads.models.model import ModelSpec
@@ -37,14 +38,8 @@ def numbers(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
 
 # Keys that count only where another key is given.
 _NEEDS = {
-    "experts": (
-        "moe_ffn",
-        "shared_experts",
-        "dense_layers",
-        "moe_every",
-        "router_bias",
-        "moe_latent",
-        "hash_layers",
+    "experts": words(
+        "moe_ffn shared_experts dense_layers moe_every router_bias moe_latent hash_layers"
     ),
     "kv_lora_rank": ("v_head_dim",),
     "window": ("window_every",),

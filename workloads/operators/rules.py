@@ -19,7 +19,6 @@ from prestep.workloads.operators import (
     products,
     recurrent,
     reductions,
-    spectra,
 )
 from prestep.workloads.operators.tensors import base, launched, on_gpu
 
@@ -49,7 +48,6 @@ RULES: dict[str, Rule] = {
     **attention.RULES,
     **products.RULES,
     **recurrent.RULES,
-    **spectra.RULES,
     **dict.fromkeys(VIEWS, lambda _: ()),
 }
 

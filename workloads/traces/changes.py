@@ -8,17 +8,13 @@ from dataclasses import dataclass, field, replace
 
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.workloads.job.limits import RANKS
+from prestep.workloads.operation import words
 from prestep.workloads.traces.draft import Draft, Node
 from prestep.workloads.traces.work import FAMILIES, GPU
 
-KEYS = (
-    "parallel.dp",
-    "parallel.bucket_cap",
-    "parallel.data_parallel",
-    "faults.slow_rank",
-    "faults.slow_factor",
-    "faults.slow_per_layer",
-    "cluster.host_factor",
+KEYS = words(
+    "parallel.dp parallel.bucket_cap parallel.data_parallel faults.slow_rank faults.slow_factor "
+    "faults.slow_per_layer cluster.host_factor"
 )
 SECTIONS = ("parallel", "faults", "kernels", "nccl", "training", "model", "cluster")
 # What ends the name of a GPU's attribute; all other changes of a cluster are those of links.

@@ -20,27 +20,18 @@ from prestep.workloads.capture.record.regions import parts
 from prestep.workloads.capture.record.streams import Log
 from prestep.workloads.capture.record.values import Experts
 from prestep.workloads.memory.allocator import Segment
+from prestep.workloads.operation import words
 
 #: Python that runs because a program is recorded: no program's host runs it.
-OURS = (
-    "/workloads/capture/record/",
-    "/workloads/memory/allocator",
-    "/workloads/operation.py",
-    "/torch/_library/",
-    "/torch/_subclasses/",
-    "/torch/overrides",
-    "/torch/utils/_python_dispatch",
-    "/torch/utils/backend_registration",
+OURS = words(
+    "/workloads/capture/record/ /workloads/memory/allocator /workloads/operation.py /torch/_library/ "
+    "/torch/_subclasses/ /torch/overrides /torch/utils/_python_dispatch "
+    "/torch/utils/backend_registration"
 )
 #: What both we and programs use: whose it is says its caller.
-SHARED = (
-    "/torch/utils/_pytree",
-    "/contextlib.py",
-    "/functools.py",
-    "/torch/_dynamo/",
-    "/torch/compiler/",
-    "/torch/_compile.py",
-    "/torch/_ops.py",
+SHARED = words(
+    "/torch/utils/_pytree /contextlib.py /functools.py /torch/_dynamo/ /torch/compiler/ "
+    "/torch/_compile.py /torch/_ops.py"
 )
 #: Where functions of PyTorch are passed on: what these call back is the program's again.
 PASSING = ("/workloads/capture/record/modes.py",)
