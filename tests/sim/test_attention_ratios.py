@@ -100,7 +100,10 @@ SIZES = ((4, 32, 8, 2048, 2048, 64), (2, 8, 8, 8192, 8192, 128))
 def test_a_step_slows_the_attention_of_every_library_alike(
     gpu: str, size: tuple[int, ...]
 ) -> None:
-    """The clock falls for whoever runs: libraries stand to each other in a step as they do alone."""
+    """The clock falls for whoever runs: libraries stand to each other in a step as they do alone.
+
+    Steps have cuDNN's kernel that resets a counter besides: a launch, at most 2 us of 100 here.
+    """
     made = load_gpu(gpu)
     batch, heads, kv_heads, queries, keys, dim = size
     moved = 2.0 * batch * dim * (2 * heads * queries + 2 * kv_heads * keys)
@@ -119,7 +122,7 @@ def test_a_step_slows_the_attention_of_every_library_alike(
         for other in (flash, efficient):
             alone = made.duration(other) / made.duration(cudnn)
             in_a_step = made.in_step(other) / made.in_step(cudnn)
-            assert in_a_step == pytest.approx(alone, rel=1e-9)
+            assert 0.98 * alone <= in_a_step <= alone * (1 + 1e-9)
 
 
 #: NVIDIA's times of one causal sample of 64 and 8 heads, ms (cudnn-frontend, llama3.1): an H200's by cuDNN 9.19 in bf16,
