@@ -30,7 +30,7 @@ from prestep.workloads import optimizer, precision
 from prestep.workloads.host_costs import SCHEMA as FRAMEWORK
 from prestep.workloads.host_costs import host_costs, kernel_gap
 from prestep.workloads.models.model import load_model
-from prestep.workloads.parallel import ddp
+from prestep.workloads.sharding import ddp
 from prestep.workloads.torch import rank_step
 from tests import pages
 from tests.sample import together
