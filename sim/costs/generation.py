@@ -33,6 +33,7 @@ _KEYS: dict[str, schema.Schema] = {
     "net_speeds": _SPEEDS,
     "ll": _ROW,
     "tree": _ROW,
+    "tree_reached": _ROW,
     "tree_ll128": _ROW,
     "ring_ll128": _ROW,
     "ring_stall": _FACTOR,
@@ -69,6 +70,8 @@ class Generation:
         Most that LL is believed to reach.
     tree, tree_ll128, ring_ll128 : tuple
         Most of a channel: of a tree under LL and Simple, of a tree and of a ring under LL128.
+    tree_reached : tuple
+        What a tree was measured to reach where that is more than NCCL counts on; 0 elsewhere.
     ring_stall : float
         Factor on the latency of an all-reduce by a ring under Simple between hosts.
     collnet : float
@@ -92,6 +95,7 @@ class Generation:
     net_speeds: tuple[float, ...]
     ll: Row
     tree: Row
+    tree_reached: Row = (0.0, 0.0, 0.0)
     tree_ll128: Row
     ring_ll128: Row
     ring_stall: float

@@ -78,9 +78,10 @@ def plan(call: Call) -> Plan:
 
 
 def _across_hosts(plan: Plan, call: Call, task: protocols.Work) -> Plan:
-    """The plan with waits of inner hosts, and no faster than NCCL's table has its channels."""
-    group, row = call.group, generation_of(call.fabric.gpu_model).tree
-    most = believed(row, group, call.channels / 2) / 2
+    """The plan with waits of inner hosts, and no faster than NCCL's table has its channels, or than was measured."""
+    group, kind = call.group, generation_of(call.fabric.gpu_model)
+    rows = kind.tree, kind.tree_reached
+    most = max(believed(row, group, call.channels / 2) for row in rows) / 2
     return replace(
         plan,
         latency=plan.latency + waits(group, call.proto) + _filling(call, task),
