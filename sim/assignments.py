@@ -10,9 +10,12 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Literal
 
-from prestep.sim import words
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import lazily
 from prestep.sim.strict import has_keys, type_hints
+
+with lazily():
+    from prestep.sim import words
 
 _SPEED = re.compile(r"\s*[\d.]+\s*(x|%|[kMGT]?i?B/s|[kMGT]?bit/s|[GT])\s*")
 

@@ -16,9 +16,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import Field, field, fields, is_dataclass
 from typing import Any, Literal, TypeVar
 
-from prestep.sim import renamed, units, words
+from prestep.sim import renamed, units
 from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.extras import lazily
 from prestep.sim.tools import catalog
+
+with lazily():
+    from prestep.sim import words
 
 T = TypeVar("T")
 LARGEST = 1e24  # of any number: products of a few are finite

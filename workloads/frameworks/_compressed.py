@@ -6,41 +6,18 @@ from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
 from prestep.sim.extras import lazily
+from prestep.workloads.frameworks._pytorch_model import megatrons_own
 from prestep.workloads.job import JobSpec
 from prestep.workloads.models.model import ModelSpec
 
 with lazily():
     from prestep.workloads.megatron import pipeline_layout
 
-#: Keys of a model whose layers only Megatron's have.
-OWN = ("compress_ratios", "streams", "hash_layers")
-
-
-def elsewhere(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
-    """Parts of a model that a framework's layers do not have."""
-    if model.kind != "transformer":
-        return
-    found = {
-        "compress_ratios": bool(model.compress_ratios),
-        "streams": model.streams > 1,
-        "hash_layers": model.hash_layers > 0,
-    }
-    for key in OWN:
-        if found[key]:
-            hint = f'"{s.training.framework}" has no such layers: training.framework = "megatron" has'
-            value = getattr(model, key)
-            yield Mistake(s.where, f"model.{key}", _short(value), "nothing", hint)
-
-
-def _short(value: object) -> str:
-    """A value as a message has it: of many ratios only that they are there."""
-    return f"{len(value)} ratios" if isinstance(value, tuple) else str(value)
-
 
 def in_megatron(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Layers of Megatron's own engine alone."""
     if s.training.framework != "megatron":
-        yield from elsewhere(s, model)
+        yield from megatrons_own(s, model)
     elif model.compress_ratios:
         yield from _spread(s)
         yield from _core(s)

@@ -18,7 +18,27 @@ with lazily():
 
 #: Numbers in fp32 that memory-efficient attention reads at once (sdp_utils.cpp).
 WHOLE_VECTOR = 4
+#: Keys of a model whose layers only Megatron's have.
+OWN = ("compress_ratios", "streams", "hash_layers")
 RECORDED = "a recording of the program (prestep capture) runs in any format"
+
+
+def megatrons_own(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
+    """Parts of a model that a framework's layers do not have."""
+    if model.kind != "transformer":
+        return
+    found = {
+        "compress_ratios": bool(model.compress_ratios),
+        "streams": model.streams > 1,
+        "hash_layers": model.hash_layers > 0,
+    }
+    for key in OWN:
+        if found[key]:
+            hint = f'"{s.training.framework}" has no such layers: training.framework = "megatron" has'
+            value = getattr(model, key)
+            # Of many ratios only that they are there.
+            text = f"{len(value)} ratios" if isinstance(value, tuple) else str(value)
+            yield Mistake(s.where, f"model.{key}", text, "nothing", hint)
 
 
 def missing_parts(model: object) -> list[str]:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from prestep.sim.errors import Mistake
 from prestep.workloads.frameworks import (
     Framework,
-    _compressed,
     _pytorch_model,
     _pytorch_trainer,
     foreign,
@@ -127,7 +126,7 @@ FRAMEWORK = Framework(
     ),
     model_rules=(
         ("model", _pytorch_model.parts),
-        ("training model.compress_ratios model.streams", _compressed.elsewhere),
+        ("training model.compress_ratios model.streams", _pytorch_model.megatrons_own),
         (
             "parallel.tp parallel.cp training.precision model.layer_pattern model.moe_latent",
             _pytorch_model.hybrids,

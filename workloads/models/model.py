@@ -12,8 +12,12 @@ from typing import Any, Final
 
 from prestep.sim import data_files, files, plugins, strict
 from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.extras import lazily
 from prestep.workloads.job.model import Model
-from prestep.workloads.models import checks, compressed, hybrid
+from prestep.workloads.models import checks, hybrid
+
+with lazily():
+    from prestep.workloads.models import compressed
 
 __all__ = ["MODELS", "ModelSpec", "load_model", "model_names", "read_model"]
 
@@ -296,7 +300,15 @@ sinks clamped qk_norm embedding_norm attention_gate
 _PLAIN = tuple(_PLAIN_KEYS.split())
 
 
+#: Keys of compressed attention and of residual streams.
+_COMPRESSED_KEYS = """
+compress_ratios streams hash_layers index_heads index_head_dim index_topk o_groups o_lora_rank
+"""
+
+
 def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
+    others = any(getattr(s, key) for key in _COMPRESSED_KEYS.split())
+    own = {"window": s.window or 0, "rope_head_dim": s.rope_head_dim or 0}
     spec = ModelSpec(
         name=name,
         kind="transformer",
@@ -312,11 +324,12 @@ def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mista
         **_attention(s),
         **_feed_forward(s),
         **hybrid.keys_of(s),
-        **compressed.keys_of(s),
+        **(compressed.keys_of(s) if others else own),
         **{key: getattr(s, key) or type(getattr(ModelSpec, key))() for key in _PLAIN},
     )
     mistakes = checks.numbers(s, spec, where) + checks.parts(s, spec, where)
-    wrong = (*hybrid.wrong_keys(s, spec), *compressed.wrong_keys(s, spec))
+    wrong = [*hybrid.wrong_keys(s, spec)]
+    wrong += compressed.wrong_keys(s, spec) if others else ()
     mistakes += [
         Mistake(where, f"model.{key}", found, expected)
         for key, found, expected in wrong

@@ -55,13 +55,7 @@ def memory_format(image: Operand) -> str:
 def view_strides(
     shape: tuple[int, ...], strides: tuple[int, ...], wanted: tuple[int, ...]
 ) -> tuple[int, ...] | None:
-    """Strides of the same memory in another shape; None where that takes a copy (ATen/TensorUtils.cpp, computeStride).
-
-    Examples
-    --------
-    >>> view_strides((2, 3, 4), (24, 8, 1), (6, 2, 2)), view_strides((2, 3), (1, 2), (6,))
-    ((8, 2, 1), None)
-    """
+    """Strides of the same memory in another shape; None where that takes a copy (ATen/TensorUtils.cpp)."""
     found: list[int] = []
     at, step, whole, viewed = len(wanted) - 1, strides[-1] if strides else 1, 1, 1
     # Dimensions that follow each other in memory are one piece, which the new shape may cut as it likes.

@@ -7,16 +7,20 @@ from dataclasses import dataclass
 from functools import partial
 
 from prestep.sim.extras import lazily
-from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operation import Operand, Operation
+from prestep.workloads.operators.attention import (
+    EFFICIENT,
+    Fused,
+    fused,
+    heads_behind,
+)
 from prestep.workloads.operators.tensors import contiguous
 from prestep.workloads.torch import aten
-from prestep.workloads.torch.aten_attention import EFFICIENT, Fused, heads_behind
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
     from prestep.workloads.exchanges import torch_context
-    from prestep.workloads.torch import written_out
+    from prestep.workloads.torch import attention_kernels, written_out
 
 
 def rope(t: Tape, x: Tensor, heads_behind: bool = False) -> Tensor:
@@ -90,17 +94,15 @@ def _attention(t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
         k, v = (for_every_head(t, x, q.shape[1]) for x in (k, v))
     work = _Attention.of(t, q, k, v, window)
     if t.ring is None:
-        work.call.launch(t, work.forward)
+        work.launch(t, work.forward)
         return _attended(t, q, k, v, work.out.strides, work.gradients)
     ring, shapes = t.ring, torch_context.Shapes.of(q, k, v)
-    ring.forward(t, shapes, work.call.kernels(t, work.forward))
+    ring.forward(t, shapes, t.shared.kernels_of(work.forward, fused))
 
     def around(g: Tensor, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
         block = partial(work.gradients, g)
         grads = ring.backward(t, shapes, (q, k, v), block)
-        return [
-            work.call.like(x, grad) for x, grad in zip((q, k, v), grads, strict=True)
-        ]
+        return [work.like(x, grad) for x, grad in zip((q, k, v), grads, strict=True)]
 
     return _attended(t, q, k, v, work.out.strides, around)
 
@@ -122,7 +124,7 @@ class _Attention:
         operands = (_seen(x.operand, whole, seen) for x in (q, k, v))
         call = Fused(backend, *operands, keeps)
         shape = (*q.shape[:-1], v.shape[-1])
-        out = Operand(call.q.dtype, shape, call.output_strides(q, shape))
+        out = Operand(call.q.dtype, shape, call.output_strides(q.operand, shape))
         return cls(call, out)
 
     def _part(self, whole: Operand) -> Operand:
@@ -130,6 +132,17 @@ class _Attention:
         batch, _, tokens, _ = self.out.shape
         seen = self.call.q.shape[0], self.call.q.shape[2]
         return _seen(whole, (batch, tokens), seen)
+
+    def launch(self, t: Tape, operation: Operation) -> None:
+        """Calls the operator, or that of its gradients."""
+        if self.call.backend == "cudnn":
+            t.cpu(t.launching)  # of the kernel that resets cuDNN's counter
+        t.operate(operation, fused, "")
+
+    def like(self, x: Tensor, grad: Tensor) -> Tensor:
+        """A gradient of queries, keys or values, laid out as the kernel writes it."""
+        grad.strides = self.call.output_strides(x.operand, x.shape)
+        return grad
 
     @property
     def forward(self) -> Operation:
@@ -150,9 +163,9 @@ class _Attention:
             beside = [t.empty(q.shape, 4)]
             if k.shape[1] != q.shape[1]:
                 beside += [t.empty(q.shape, q.itemsize) for _ in range(2)]
-        grads = [call.like(x, t.empty(x.shape, x.itemsize)) for x in (q, k, v)]
+        grads = [self.like(x, t.empty(x.shape, x.itemsize)) for x in (q, k, v)]
         out, *parts = (self._part(x) for x in (self.out, *(x.operand for x in grads)))
-        call.launch(t, call.backward(self._part(g.operand), out, parts))
+        self.launch(t, call.backward(self._part(g.operand), out, parts))
         del beside
         return grads
 
@@ -184,50 +197,6 @@ def for_every_head(t: Tape, x: Tensor, heads: int) -> Tensor:
     return aten.reshape(t, y, batch, heads, length, width)
 
 
-@dataclass(frozen=True)
-class Widths:
-    """Of a head's queries and keys, and of its values, which latent attention has narrower.
-
-    A fused kernel is that of heads as wide as its products are on average (Megatron's `mla.py` has the same).
-    """
-
-    query: int
-    value: int
-
-    @property
-    def forward(self) -> int:
-        """Scores are as wide as queries, and weigh values."""
-        return (self.query + self.value) // 2
-
-    @property
-    def backward(self) -> int:
-        """Three of five products are as wide as queries, two as values."""
-        return round((3 * self.query + 2 * self.value) / 5)
-
-    def products(self, backward: bool) -> int:
-        """Widths of all products together."""
-        return 3 * self.query + 2 * self.value if backward else self.query + self.value
-
-
-def attention_kernel(
-    name: str,
-    heads: int,
-    groups: int,
-    samples: int,
-    tokens: int,
-    widths: Widths,
-    moved: float,
-) -> Kernel:
-    """A causal attention kernel, whose products leave out what is masked: half. `moved`: its bytes."""
-    backward = name.endswith("bwd")
-    width = widths.backward if backward else widths.forward
-    flops = float(samples * heads * tokens**2 * widths.products(backward))
-    shape = (samples, heads, groups, tokens, width)
-    latent = widths.query != widths.value and not name.startswith("flash2")
-    layout = "latent" if latent else ""
-    return Kernel(name, shape, layout=layout, bytes=moved, flops=flops)
-
-
 def _attended(
     t: Tape,
     q: Tensor,
@@ -256,40 +225,9 @@ def triton_attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same by FlashAttention in Triton (2022): heads stay behind tokens, so nothing is transposed."""
     t.cpu("attention")
     t.saves()
-    t.launch(_triton(t, q, k, v, "fwd"))
+    t.launch(attention_kernels.kernel_of(t, q, k, v, "fwd"))
     shape = (*q.shape[:-1], v.shape[-1])
-    return _attended(t, q, k, v, heads_behind(shape), _triton_backward)
-
-
-def _triton(t: Tape, q: Tensor, k: Tensor, v: Tensor, way: str) -> Kernel:
-    """Its kernel of a pass; backward moves twice the bytes, and computes five products for two."""
-    widths = Widths(q.shape[-1], v.shape[-1])
-    moved = q.size + k.size + v.size + q.size * widths.value / widths.query
-    documents = t.documents(q.shape[0], q.shape[2])
-    of = q.shape[1], k.shape[1], *documents, widths
-    return attention_kernel(
-        f"triton_attention_{way}", *of, moved * (2 if way == "bwd" else 1)
-    )
-
-
-def _triton_backward(
-    g: Tensor, t: Tape, q: Tensor, k: Tensor, v: Tensor
-) -> list[Tensor]:
-    """Triton's backward (flash_attn_triton.py, _flash_attn_backward).
-
-    It first sums output times gradient for each row, and adds the queries' gradient up in fp32, which is zeroed before
-    and copied after.
-    """
-    sums = t.empty(q.shape, 4)
-    t.launch(Kernel("fused", (q.elements,), bytes=2 * q.size))
-    t.launch(Kernel("fused", (q.elements,), bytes=4.0 * q.elements))
-    t.launch(_triton(t, q, k, v, "bwd"))
-    t.launch(Kernel("fused", (q.elements,), bytes=6.0 * q.elements))
-    grads = [t.empty(x.shape, x.itemsize) for x in (q, k, v)]
-    for grad in grads:
-        grad.strides = heads_behind(grad.shape)
-    del sums
-    return grads
+    return _attended(t, q, k, v, heads_behind(shape), attention_kernels.gradients)
 
 
 def with_sinks(t: Tape, x: Tensor, sinks: Tensor) -> Tensor:

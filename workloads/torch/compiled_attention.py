@@ -5,7 +5,8 @@ from __future__ import annotations
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.exchanges.torch_context import Shapes
 from prestep.workloads.job.pytorch import PyTorch
-from prestep.workloads.torch.attention import Widths, attention_kernel, in_window
+from prestep.workloads.torch.attention import in_window
+from prestep.workloads.torch.attention_kernels import Widths, attention_kernel
 from prestep.workloads.torch.block import Attention
 from prestep.workloads.torch.compiled_tensor import Split
 from prestep.workloads.torch.tape import Tape, Tensor

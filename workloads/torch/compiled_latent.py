@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.exchanges.tensor import STREAM
-from prestep.workloads.torch.attention import Widths
+from prestep.workloads.torch.attention_kernels import Widths
 from prestep.workloads.torch.block_units import NORM
 from prestep.workloads.torch.compiled_units import Grads, Late, Units
 from prestep.workloads.torch.latent_attention import LatentAttention
