@@ -124,7 +124,7 @@ def test_pytorch_itself_pays_for_the_reentrant_form_alone(
 @pytest.mark.parametrize("tokens", [64, 2048])
 @pytest.mark.parametrize("framework", ["pytorch-eager", "pytorch-compiled"])
 def test_one_block_costs_nothing(framework: str, tokens: int) -> None:
-    """As PyTorch's checkpoint."""
+    """As PyTorch's checkpoint; the kernels of a compiled block make most of what is computed again where they read it."""
     model = {**SMALL, "hidden": 1024, "heads": 16, "ffn": 4096, "layers": 1}
     training = {"framework": framework, "seq_len": tokens, "micro_batch": 4}
     tables = {
@@ -133,7 +133,13 @@ def test_one_block_costs_nothing(framework: str, tokens: int) -> None:
         "training": {**training, "optimizer": "sgd"},
         "parallel": {"dp": 1},
     }
-    assert len(set(by_way(tables).values())) == 1
+    peaks = by_way(tables)
+    if framework == "pytorch-compiled":
+        assert peaks["full"] == peaks["alternate"]
+        # What is made again at once is at most one value of the residual more.
+        assert max(peaks.values()) <= peaks["none"] + 1.01 * 2 * 4 * tokens * 1024
+    else:
+        assert len(set(peaks.values())) == 1
 
 
 @pytest.mark.parametrize(

@@ -74,6 +74,18 @@ class Step:
             if t.columns.layer[i] == layer and t.columns.names[i] != "memset"
         ]
 
+    def kinds(self, layer: int, backward: bool) -> list[str]:
+        """The same by what runs: `Step.kernels` has the names of what a program asked for."""
+        t = self.tape
+        kernels, columns = list(t.shared.kernels), t.columns
+        span = range(self.forward_end, len(columns.names))
+        every = (
+            kernels[columns.payload[i]]
+            for i in (span if backward else range(self.forward_end))
+            if columns.layer[i] == layer
+        )
+        return [short(k.kind) for k in every if k.kind != "memset"]
+
 
 def record(build: Callable[[Tape], tuple[Module, Callable[[], Tensor]]]) -> Step:
     t = Tape(0, Shared(), defaultdict(lambda: 1e-6))

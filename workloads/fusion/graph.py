@@ -9,6 +9,8 @@ from prestep.sim.graph.kernel import Kernel
 
 Value = tuple[int, int]  # a storage and its version
 Place = tuple[int, int]  # a storage and where in it a tensor begins
+#: Namespace of operations that stay the kernels that they are, whatever they are called.
+OPAQUE = "opaque"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,8 @@ ROWS_OF_PARTIAL = 16  # rows that one block adds up first (read off Inductor's g
 READS, ALL_READS = 4, 8
 #: Results of a reduction that can not fill a GPU: it is split and added up by a second kernel, too (guess).
 FEW = 64
+#: What is summed both ways by one kernel: so many rows, and so many for each column; elements; the longest row.
+MANY_ROWS, TALL, LARGE, LONGEST = 4096, 2, 5 * 2**20, 2**14
 Key = tuple[Value, int, tuple[int, ...]]
 #: Functions by the value that they make, and by the ways in which it is read: each way is computed on its own.
 Functions = dict[tuple[Value, tuple[tuple[int, int], ...]], tuple[str, ...]]
@@ -28,10 +30,18 @@ Functions = dict[tuple[Value, tuple[tuple[int, int], ...]], tuple[str, ...]]
 
 @dataclass(frozen=True)
 class Launch:
-    """A kernel and the operations in it."""
+    """A kernel and the operations in it.
+
+    Attributes
+    ----------
+    reads, writes
+        Storages of what others wrote and it reads, and of what lasts of its results.
+    """
 
     kernel: Kernel
     name: str
+    reads: frozenset[int] = frozenset()
+    writes: tuple[int, ...] = ()
 
 
 @dataclass
@@ -85,6 +95,7 @@ class _Graph:
     def __init__(self, nodes: Sequence[Node], needed: frozenset[Value]) -> None:
         self.needed = needed
         self.nodes = _alive(nodes, needed)
+        self.sizes = {v: size for node in self.nodes for v, size in node.writes if size}
         self.readers = Counter(r.value for node in self.nodes for r in node.reads)
         self.lasting = needed.union(
             r.value for node in self.nodes if node.space is None for r in node.reads
@@ -109,7 +120,7 @@ class _Graph:
         for group in self._in_order():
             lasting = list(self._writes(group))
             written.update(value[0] for value, _ in lasting)
-            launches += _launches(group, sum(size for _, size in lasting))
+            launches += _launches(group, lasting)
         return Joined(tuple(launches), frozenset(written))
 
     def _in_memory(self, node: Node, reads: Mapping[Key, float]) -> bool:
@@ -159,13 +170,18 @@ class _Graph:
         if node.space is None:
             return None
         sharing = {n for value, _, _ in reads for n in self.touched.get(value, ())}
-        for number in sorted(sources | sharing, reverse=True):
+        for number in sorted(sources | sharing, key=self._preference):
             space = self.groups[number].space
             if space is None or not _alike(space, node.space):
                 continue
             if not self._waits(sources - {number}, number):
                 return number
         return None
+
+    def _preference(self, number: int) -> tuple[bool, int]:
+        """Groups that run along rows before those that run across, later ones first."""
+        space = self.groups[number].space
+        return space is not None and space.across, -number
 
     def _waits(self, starts: set[int], number: int) -> bool:
         """Whether one of the groups ``starts`` comes after another."""
@@ -183,12 +199,15 @@ class _Graph:
         """What is read from memory: of values that are not there, what they are computed from."""
         for read in reads:
             part = (read.part,) if read.part else ()
-            whole = {(read.value, read.offset, ()): read.bytes}
+            if read.value not in self.computed:
+                yield (read.value, read.offset, part), read.bytes
+                continue
             most = read.bytes if read.picked else float("inf")
-            for (value, offset, inner), size in self.computed.get(
-                read.value, whole
-            ).items():
-                yield (value, offset, part + inner), min(size, most)
+            # Of a part of a value no more is computed than that part.
+            share = min(1.0, read.bytes / self.sizes.get(read.value, read.bytes))
+            for key, size in self.computed[read.value].items():
+                value, offset, inner = key
+                yield (value, offset, part + inner), min(size * share, most)
 
     def _writes(self, group: Group) -> Iterator[tuple[Value, float]]:
         """Values of a group that others read, or that are needed afterwards."""
@@ -227,10 +246,23 @@ def _alive(nodes: Sequence[Node], needed: frozenset[Value]) -> list[Node]:
 def _alike(one: Space, other: Space) -> bool:
     """Whether one kernel can run over both: the same elements, in the same rows, or one for each row."""
     if one.rows and other.rows:
-        return one.elements == other.elements and (
-            one.rows == other.rows or one.across != other.across
-        )
+        if one.elements != other.elements:
+            return False
+        if one.across != other.across:
+            return _both_ways(other if one.across else one)
+        return one.rows == other.rows
     return one.elements == other.elements or other.elements == one.rows > 0
+
+
+def _both_ways(along: Space) -> bool:
+    """Whether sums along rows and across them are one kernel, which keeps a row on chip.
+
+    Source: torch/_inductor/scheduler.py, MixOrderReduction.can_fuse (PyTorch 2.10 to 2.13); traces of norms' backward
+    have one kernel for 4,096 rows of 2,048, and two for 2,048 of 4,096.
+    """
+    columns = along.elements // along.rows
+    tall = along.rows >= max(TALL * columns, MANY_ROWS)
+    return tall and along.elements >= LARGE and columns <= LONGEST
 
 
 def _wider(one: Space | None, other: Space | None) -> Space | None:
@@ -242,18 +274,22 @@ def _wider(one: Space | None, other: Space | None) -> Space | None:
     return one
 
 
-def _launches(group: Group, written: float) -> list[Launch]:
+def _launches(group: Group, lasting: Sequence[tuple[Value, float]]) -> Iterator[Launch]:
+    """The kernels of a group, whose results ``lasting`` are in memory."""
     names = "+".join(dict.fromkeys(node.name for node in group.nodes))
+    own = {value for node in group.nodes for value, _ in node.writes}
+    reads = frozenset(value[0] for value, _, _ in group.reads if value not in own)
+    writes = tuple(value[0] for value, _ in lasting)
     if group.space is None:
-        return [
-            Launch(kernel, names) for node in group.nodes for kernel in node.kernels
-        ]
-    launches = [Launch(_generated(group, group.space, written), names)]
-    return launches + [
-        Launch(_sum_of_partial(node), node.name)
-        for node in group.nodes
-        if node.space and (node.space.across or 0 < node.space.rows < FEW)
-    ]
+        for node in group.nodes:
+            for kernel in node.kernels:
+                yield Launch(kernel, names, reads, writes)
+        return
+    written = sum(size for _, size in lasting)
+    yield Launch(_generated(group, group.space, written), names, reads, writes)
+    for node in group.nodes:
+        if node.space and (node.space.across or 0 < node.space.rows < FEW):
+            yield Launch(_sum_of_partial(node), node.name, writes=writes)
 
 
 def _generated(group: Group, space: Space, written: float) -> Kernel:

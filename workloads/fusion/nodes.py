@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.fusion.graph import (
+    OPAQUE,
     Node,
     Read,
     Space,
@@ -34,6 +35,7 @@ OF_ELEMENTS = {
     "rand_like": ("random",),
     "randn": ("random",),
     "randn_like": ("random",),
+    **{name: (name,) for name in ("rowcast",)},
 }
 GELU = {"gelu": ("erf", "tanhgelu"), "gelu_backward": ("erfgrad", "tanhgelugrad")}
 #: Of looped rows: what a statistic takes, and the operation over elements after it.
@@ -74,7 +76,7 @@ MAPPED = frozenset(pointwise.RULES) | frozenset(
         "clone _to_copy copy copy_ contiguous fill fill_ zero_ zeros ones full zeros_like ones_like full_like "
         "new_zeros new_ones new_full scalar_tensor arange masked_fill cat stack slice_backward select_backward "
         "constant_pad_nd repeat roll flip tril triu tril_ triu_ embedding index_select index gather "
-        "nll_loss_backward mse_loss_backward"
+        "nll_loss_backward mse_loss_backward largest rowcast"
     )
 )
 #: Reductions whose result is as large as what they reduce: a statistic of each row, then an operation over elements.
@@ -178,7 +180,7 @@ def _scattered(operation: Operation) -> tuple[Kernel, ...]:
 def _is_compiled(name: str, operation: Operation) -> bool:
     """Whether Inductor generates code for it; complex numbers and what lies on the host are left alone."""
     tensors = (*operation.operands, *operation.results)
-    if any(
+    if operation.name.startswith(OPAQUE) or any(
         each.dtype in COMPLEX or (each.device == "cpu" and each.shape)
         for each in tensors
     ):

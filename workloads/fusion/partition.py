@@ -47,11 +47,18 @@ def partition(
     forward: Sequence[Node],
     backward: Sequence[Node],
     lasting: Collection[Value],
+    keeps: Collection[int] | None = None,
 ) -> Partition:
-    """The cut; ``lasting`` are values that are in memory all the time: weights."""
+    """The cut; ``lasting`` are values that are in memory all the time: weights.
+
+    ``keeps``: storages that the program keeps (activation checkpointing), so that all else is computed again.
+    """
     wanted = _read_before_written(backward)
     graph = _Joint(forward, backward, lasting)
-    kept = _cut(graph, wanted) | (wanted & set(lasting))
+    if keeps is not None:
+        kept = graph.stated(wanted, keeps)
+    else:
+        kept = _cut(graph, wanted) | (wanted & set(lasting))
     again = _between(graph, wanted, kept)
     return Partition(frozenset(kept), tuple(forward[at] for at in sorted(again)))
 
@@ -101,6 +108,21 @@ class _Joint:
         if at is None or at in self.fixed or value in self.lasting:
             return ()
         return tuple(read.value for read in self.forward[at].reads)
+
+    def stated(self, wanted: Iterable[Value], keeps: Collection[int]) -> set[Value]:
+        """What has to be there for ``wanted``: of what was given, and of what the program keeps."""
+        kept: set[Value] = set()
+        pending, seen = list(wanted), set(wanted)
+        while pending:
+            value = pending.pop()
+            at = self.made_by.get(value)
+            if at is None or value[0] in keeps:
+                kept.add(value)
+                continue
+            fresh = {r.value for r in self.forward[at].reads} - seen
+            seen |= fresh
+            pending += fresh
+        return kept
 
     def _is_in_memory(self, value: Value) -> bool:
         """Whether forward writes a value even if backward does not want it."""

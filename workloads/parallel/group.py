@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 from prestep.sim.graph.opgraph import Tokens
 from prestep.workloads.torch.tape import Tape
@@ -54,6 +55,18 @@ class Group:
 
         ``copied``: by copy engines; ``tokens``: by a kernel made for their exchange.
         """
+        if t.traces:
+            again = partial(
+                self.collective,
+                op=op,
+                size=size,
+                stream=stream,
+                in_place=in_place,
+                copied=copied,
+                tokens=tokens,
+            )
+            t.postpone(again, op)
+            return
         if t.drop_collective is not None and t.drop_collective(op, size / self.size):
             return
         t.wait(t.record(), stream)

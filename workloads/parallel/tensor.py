@@ -122,14 +122,15 @@ class TensorParallel(BlockParallel):
 
     def _enter(self, t: Tape, x: Tensor) -> Tensor:
         into = self._gather if self.sequence else _as_it_is
-        return self._resplit(t, x, into, self._reduce)
+        return t.once(x, partial(self._resplit, t, x, into, self._reduce))
 
     def _reduce(self, t: Tape, y: Tensor) -> Tensor:
         if not self.sequence:
             return self._all_reduce(t, y)
-        t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
-        copy = t.empty(y.shape, y.itemsize)
         b, s, h = y.shape
+        if not t.traces or b > 1:  # a compiler sends one sample's tokens as they lie
+            t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
+        copy = t.empty(y.shape, y.itemsize)
         begin(t, "reduce_scatter", y.size, self.group)
         out = t.empty((b, s // self.group.size, h), y.itemsize)
         del copy
@@ -137,7 +138,8 @@ class TensorParallel(BlockParallel):
         return out
 
     def _all_reduce(self, t: Tape, y: Tensor) -> Tensor:
-        t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
+        if not t.traces:  # a compiler sums in place
+            t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
         out = t.empty(y.shape, y.itemsize)
         exchange(t, "all_reduce", y.size, self.group)
         return out

@@ -14,18 +14,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.adapter import Adapter
+from prestep.workloads.operators.pointwise import elementwise
 from prestep.workloads.torch import aten
-from prestep.workloads.torch.functional import (
-    Step,
-    launch_elementwise,
-    product,
-)
+from prestep.workloads.torch.functional import Step, product
 from prestep.workloads.torch.tape import Tape, Tensor
 
 MASK = (
-    1.0  # bytes that dropout keeps of an element (native_dropout's mask is of booleans)
+    1  # bytes that dropout keeps of an element (native_dropout's mask is of booleans)
 )
 FP32 = 4  # bytes of an element
 
@@ -72,12 +68,15 @@ class LowRank:
         if self.choices.fp32:
             x = there_and_back(t, x)
         over = self.exchanges
-        thin = product(t, self._dropped(t, x, "pre"), self.into, summed=over.into)
+        into, out = self.matrices
+        if self.choices.fp32 and t.traces:
+            into, out = _autocast(t, into), _autocast(t, out)
+        thin = product(t, self._dropped(t, x, "pre"), into, summed=over.into)
         if over.between is not None:
             thin = over.between(t, thin)
         if self.choices.scaled == "inner":
             thin = aten.mul_number(t, thin, 2.0)
-        wide = product(t, thin, self.out, summed=over.out)
+        wide = product(t, thin, out, summed=over.out)
         if self.choices.scaled == "output":
             wide = aten.mul_number(t, wide, 2.0)
         return aten.add(t, y, self._dropped(t, wide, "post"))
@@ -89,40 +88,30 @@ class LowRank:
         return dropped(t, x)
 
 
-def there_and_back(t: Tape, x: Tensor) -> Tensor:
-    """An input in fp32, and in 16 bits again: two conversions each way, and a copy that the product keeps."""
-    n, shape, itemsize = x.elements, x.shape, x.itemsize
-    _convert(t, n, "elementwise")
-    wide = t.empty(shape, FP32)
-    y = t.empty(shape, itemsize)
-    del wide
+def _autocast(t: Tape, p: Tensor) -> Tensor:
+    """A matrix of 32 bits as autocast's products take it; operators do that beside the product."""
+    wide = Tensor(p.storage, p.shape, FP32)
+    y = aten.over(t, "_to_copy.default", wide, back=False, itemsize=t.itemsize)
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        del g
-        _convert(t, n, "elementwise_backward")
-        return [t.empty(shape, itemsize)]
+        return [aten.over(t, "_to_copy.default", g, itemsize=FP32)]
 
-    return t.apply(y, [x], backward)
+    return t.apply(y, [p], backward)
 
 
-def _convert(t: Tape, elements: int, operation: str) -> None:
-    for types in ("bf16>fp32", "fp32>bf16"):
-        t.cpu(operation)
-        moved = float((2 + FP32) * elements)
-        t.launch(Kernel("aten copy", (elements,), types, bytes=moved))
+def there_and_back(t: Tape, x: Tensor) -> Tensor:
+    """An input in fp32, and in 16 bits again: two conversions each way, which a compiler takes out, and a copy."""
+    return x if t.traces else aten.to(t, aten.to(t, x, FP32), x.itemsize)
 
 
 def dropped(t: Tape, x: Tensor) -> Tensor:
     """Dropout in one kernel, which writes a mask beside its output; backward reads it."""
-    shape, itemsize = x.shape, x.itemsize
-    moved = 2 * x.size + MASK * x.elements
-    t.cpu("elementwise")
-    launch_elementwise(t, "fused", x.elements, moved)
-    mask = t.empty(shape, 1)
+    mask, y = t.empty(x.shape, MASK), t.empty(x.shape, x.itemsize)
+    name, kept = "native_dropout.default", 0.5
+    aten.call(t, elementwise, name, (x, kept, True), y, aten.FORWARD, mask)
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("elementwise_backward")
-        launch_elementwise(t, "fused", mask.elements, moved)
-        return [t.empty(shape, itemsize)]
+        name = "native_dropout_backward.default"
+        return [aten.over(t, name, g, mask, 1.0 / kept)]
 
-    return t.apply(t.empty(shape, itemsize), [x], backward)
+    return t.apply(y, [x], backward)

@@ -47,7 +47,8 @@ def call(
     """Calls "mul.Tensor" or another operator, whose kernels a rule of its family knows; returns its first result."""
     own, named = tuple(map(_argument, arguments)), tuple(options.items())
     results = tuple(each.operand for each in (y, *further))
-    t.operate(Operation(f"aten.{name}", own, named, results), rule, host)
+    operation = Operation(f"aten.{name}", own, named, results)
+    t.operate(operation, rule, host, arguments, (y, *further))
     return y
 
 

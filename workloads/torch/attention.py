@@ -28,7 +28,7 @@ def rope(t: Tape, x: Tensor, heads_behind: bool = False) -> Tensor:
 
     ``x`` is (batch, heads, seq, head_dim), or (batch, seq, heads, head_dim) where heads lie behind tokens.
     """
-    if t.written_out:
+    if t.choices is not None and t.choices.modules == "transformers":
         return written_out.rope(t, x)
     if heads_last(t) and not heads_behind:
         turned = rope(t, aten.transpose(t, x, 1, 2), True)

@@ -6,6 +6,7 @@ attention and before the feed-forward network, rotary embedding as elementwise o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
@@ -201,13 +202,16 @@ class Block(Module):
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         outer, t.layer = t.layer, self.index
         t.cpu("module")
-        x = t.call([], x, partial(self._branches, t))
+        x = t.call([], x, lambda x: self.through(t, x, self.branches))
         t.layer = outer
         return x
 
-    def _branches(self, t: Tape, x: Tensor) -> Tensor:
+    def through(
+        self, t: Tape, x: Tensor, branches: Sequence[tuple[Norm, Part]]
+    ) -> Tensor:
+        """The residual after some of its branches."""
         p = self.parallel
-        for norm, part in self.branches:
+        for norm, part in branches:
             with t.within(part.label):
                 y = part.forward(t, _normed(t, norm, x), p.column, p.row)
             x = aten.add(t, x, y)

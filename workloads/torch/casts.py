@@ -8,10 +8,8 @@ torchao measured, and so do casts with a scale for each row (`prestep.sim.costs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
-from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.pytorch import PyTorch
 
 READ, BYTE = 2.0, 1.0
@@ -125,10 +123,8 @@ NVFP4 = Casts(
 )
 
 
-def casts_of(products: str, choices: PyTorch | None) -> Casts | None:
-    """How layers cast whose products are of a type; None: they do not."""
-    if not products:
-        return None
+def casts_of(products: str, choices: PyTorch | None) -> Casts:
+    """How layers cast whose products are of a type."""
     if products == "nvfp4":
         return NVFP4
     choices = choices or PyTorch()
@@ -138,17 +134,3 @@ def casts_of(products: str, choices: PyTorch | None) -> Casts | None:
         casts = replace(casts, products="fp8_block")
     # Gathered weights were cast before, with a scale found behind the optimizer.
     return replace(casts, weights=()) if choices.fp8_param_gather else casts
-
-
-def kernels(
-    passes: Iterable[Pass], elements: int, fused: bool, repeated: bool
-) -> Iterator[Kernel]:
-    """The kernels of an operand, which Inductor makes (`fused`) or another kernel does.
-
-    ``repeated``: in a checkpointed region that runs again.
-    """
-    for each in passes:
-        moved = each.moved - (each.spared if fused else 0.0)
-        if moved > 0 and not (repeated and each.largest):
-            size = moved * elements
-            yield Kernel("fused_pointwise", (elements,), "bf16", each.function, size)

@@ -1,85 +1,119 @@
-"""Transformer blocks under ``torch.compile``: fused kernels, one autograd node per compiled graph.
+"""Transformer blocks under ``torch.compile``: what Inductor makes of their layers, one autograd node per graph.
 
-Inductor's kernels, their order and what is saved were read off Kineto traces of PyTorch 2.11 on H200 (8b
-on one GPU and under FSDP: one graph per block; 1b under DDP: four). Under DistributedDataParallel, Dynamo
-cuts the graph where a gradient bucket fills (torch/_dynamo/backends/distributed.py, DDPOptimizer), so that
-reduction can start before the whole block's backward has run.
+Under DistributedDataParallel, Dynamo cuts the graph where a gradient bucket fills
+(torch/_dynamo/backends/distributed.py, DDPOptimizer), so that reduction can start before the whole block's backward has
+run. Activation checkpointing within a compiled block is a rule of its one graph: what has to be computed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Sequence
+from dataclasses import fields, is_dataclass
+from functools import partial
 
+from prestep.workloads.operators.tensors import base
 from prestep.workloads.torch import aten
-from prestep.workloads.torch.block import Block
-from prestep.workloads.torch.block_units import (
-    DOWN,
-    OUTPUT,
-    UP,
-    adapter_matrices,
-    parameters_of,
-    uses,
-)
-from prestep.workloads.torch.compiled_graph import graph_of
-from prestep.workloads.torch.compiled_hybrid import compiled_layer, experts_between
-from prestep.workloads.torch.modules import FeedForward
+from prestep.workloads.torch.activation_checkpoint import checkpoint
+from prestep.workloads.torch.adapter import LowRank
+from prestep.workloads.torch.again import Again
+from prestep.workloads.torch.block import Attention, Block, BlockParallel, Norm, Part
+from prestep.workloads.torch.compiled_region import Region, compile_region
+from prestep.workloads.torch.latent_attention import LatentAttention
+from prestep.workloads.torch.modules import FeedForward, Module
 from prestep.workloads.torch.moe import MixtureOfExperts
-from prestep.workloads.torch.scan_layers import HybridBlock
+from prestep.workloads.torch.quantized import LARGEST
 from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.tracing import CALL, Tracing
 
-# torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: the cut nearest the output comes early.
+#: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: the cut nearest the output comes early.
 FIRST_BUCKET = 2.0**20
+#: What Dynamo traces through. Experts have hooks and exchanges, and libraries' scans are under
+#: ``torch.compiler.disable``: they run as they are written, between graphs. torchtitan compiles what is around them.
+TRACED = Attention, LatentAttention, FeedForward
 
 
 def compiled_block(
-    t: Tape, block: Block, x: Tensor, bucket_cap: float | None = None
+    t: Tape,
+    block: Block,
+    x: Tensor,
+    bucket_cap: float | None = None,
+    again: Again | None = None,
 ) -> Tensor:
     """Runs a block as compiled graphs: one, or several if ``bucket_cap`` (bytes, under DDP) cuts it.
 
-    Experts run as they are written, between compiled graphs: Dynamo breaks its graph at their hooks and exchanges, and
-    torchtitan compiles what is around them.
+    ``again``: what of it runs again in backward.
     """
-    if isinstance(block, HybridBlock):
-        return compiled_layer(t, block, x)
+    part = block.branches[-1][1]
+    if isinstance(part, TRACED):
+        [y] = _compiled(t, block, x, bucket_cap, again)
+        return y
+    if again is not None:  # around what is compiled and what is not
+        rule = again if again.products else None
+        return checkpoint(t, lambda y: compiled_block(t, block, y, bucket_cap), x, rule)
     outer, t.layer = t.layer, block.index
-    values = {"x": x}
+    normed, residual = _compiled(t, block, x, bucket_cap, None)
     del x
-    graph = graph_of(block)
-    for units, later in _graphs(t, block, bucket_cap):
-        graph(t, block, units, later | {"y"}).forward(values)
-        values = {
-            name: value
-            for name, value in values.items()
-            if name in later or name == "y"
-        }
-    if isinstance(block.ffn, MixtureOfExperts):
-        routed = experts_between(t, block.ffn, values.pop("n2"))
-        values["y"] = aten.add(t, values.pop("x2"), routed)
+    y = aten.add(t, residual, _as_written(t, part, normed))
     t.layer = outer
-    return values["y"]
+    return y
 
 
-def _trained(t: Tape, block: Block, unit: int) -> float:
-    """Bytes of a unit's parameters that DDP puts into buckets."""
-    own = parameters_of(block, [unit]) + adapter_matrices(t, block, [unit])
-    return sum(p.stored_size for p in own if p.requires_grad)
+def _as_written(t: Tape, part: Part, x: Tensor) -> Tensor:
+    """A part that is not compiled; torchao converts linear layers alone."""
+    if not isinstance(part, MixtureOfExperts):
+        return part.forward(t, x)
+    products, t.products = t.products, ""
+    t.compiles = True
+    y = part.forward(t, x)
+    t.products, t.compiles = products, False
+    return y
 
 
-def _graphs(
-    t: Tape, block: Block, bucket_cap: float | None
-) -> Iterator[tuple[list[int], set[str]]]:
-    """The units of every graph of a block, with the values that later graphs, or experts, use."""
-    dense = isinstance(block.ffn, FeedForward)
-    gated = isinstance(block.ffn, FeedForward) and block.ffn.gated
-    last = DOWN if dense else OUTPUT
-    units = [u for u in range(last + 1) if u != UP or gated]
-    sizes = [_trained(t, block, u) for u in units]
-    graphs = [[units[i] for i in group] for group in cut(sizes, bucket_cap)]
-    experts = set() if dense else {"n2", "x2"}
-    for i, graph in enumerate(graphs):
-        after = [u for later in graphs[i + 1 :] for u in later]
-        used = {name for u in after for name in uses(u, gated)}
-        yield graph, used | experts
+def _compiled(
+    t: Tape, block: Block, x: Tensor, cap: float | None, again: Again | None
+) -> list[Tensor]:
+    """What is traced of a block: its output, or the last norm's and the residual where another part comes."""
+    beside = [t.adapters[w] for w in block.parameters if w in t.adapters]
+    parameters = [*block.parameters, *(p for each in beside for p in each.matrices)]
+    outer, t.layer = t.layer, block.index
+    key = (
+        _layout_of(t, block),
+        (x.shape, x.itemsize, x.requires_grad, t.grad_enabled),
+        (t.products_of(block.index), cap, again),
+    )
+    region = t.compiled.get(key)
+    if not isinstance(region, Region):
+        # "DDPOptimizer backend: Found a higher order op in the graph. This is not supported."
+        cut = None if cap is None or again is not None else partial(_cuts, cap)
+        keeps = None if again is None else partial(_kept, again)
+        layer = partial(_layer, block)
+        region = compile_region(t, layer, x, parameters, cut, keeps)
+        t.compiled[key] = region
+    results = region.run(t, x, parameters)
+    t.layer = outer
+    return results
+
+
+def _layer(block: Block, t: Tape, x: Tensor) -> list[Tensor]:
+    norm, part = block.branches[-1]
+    if isinstance(part, TRACED):
+        return [block.forward(t, x)]
+    residual = block.through(t, x, block.branches[:-1])
+    return [norm.forward(t, residual), residual]
+
+
+# -- where a graph is cut, and what it keeps ------------------------------------------------------
+def _cuts(cap: float, tracing: Tracing) -> list[int]:
+    """The steps at which DDP begins another graph."""
+    sizes: dict[int, float] = {}
+    counted: set[Tensor] = set()
+    for place, parameter in tracing.parameters_read():
+        fresh = parameter.requires_grad and parameter not in counted
+        counted.add(parameter)
+        sizes[place] = sizes.get(place, 0.0) + parameter.stored_size * fresh
+    places = list(sizes)
+    groups = cut(list(sizes.values()), cap)
+    return [places[group[0]] for group in groups[1:]]
 
 
 def cut(sizes: Sequence[float], cap: float | None) -> list[list[int]]:
@@ -99,3 +133,46 @@ def cut(sizes: Sequence[float], cap: float | None) -> list[list[int]]:
         groups[0].insert(0, unit)
         size += sizes[unit]
     return groups
+
+
+def _kept(again: Again, tracing: Tracing) -> set[int]:
+    """Storages of results that checkpointing keeps: of operators on its list, asked in their order."""
+    drops = again.dropped()
+    kept: set[int] = set()
+    for graph in tracing.graphs:
+        for step in graph.forward:
+            kernels = tracing.kernels[step.operation]
+            listed = base(tracing.operations[step.operation]) == LARGEST
+            sent = [k.layout for k in kernels if k.kind == CALL]
+            dropped = [drops(k) for k in kernels if k.kind != CALL]
+            listed |= any(again.drops_collective(op, 0.0) for op in sent)
+            if any(dropped) or (listed and again.products):
+                kept.update(storage for storage, _ in step.writes)
+    return kept
+
+
+# -- blocks alike ---------------------------------------------------------------------------------
+def _layout_of(t: Tape, block: Block) -> Hashable:
+    """What a graph of a block depends on (Dynamo's guards): blocks that are alike have the same."""
+    layout = t.compiled.get(block)
+    if layout is None:
+        layout = t.compiled[block] = _layout(t, block)
+    return layout
+
+
+def _layout(t: Tape, value: object) -> Hashable:
+    if isinstance(value, Tensor):
+        adapter = t.adapters.get(value)
+        own = value.shape, value.itemsize, value.stored, value.requires_grad
+        return own if adapter is None else (own, _layout(t, adapter))
+    if isinstance(value, Module | Norm | BlockParallel):
+        inner = vars(value).items()
+        named = ((name, _layout(t, each)) for name, each in inner if name != "index")
+        return type(value), tuple(named)
+    if isinstance(value, list | tuple):
+        return tuple(_layout(t, each) for each in value)
+    if isinstance(value, dict):
+        return tuple((_layout(t, k), _layout(t, v)) for k, v in value.items())
+    if isinstance(value, LowRank) and is_dataclass(value):
+        return tuple(_layout(t, getattr(value, each.name)) for each in fields(value))
+    return value if isinstance(value, Hashable) else id(value)

@@ -18,7 +18,7 @@ from prestep.workloads.torch import aten_products as products
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
-    from prestep.workloads.torch import reductions, written_out
+    from prestep.workloads.torch import quantized, reductions, written_out
 
 Step = Callable[[Tape, Tensor], Tensor]
 
@@ -57,6 +57,8 @@ def product(
     summed: Step | None = None,
 ) -> Tensor:
     """``x @ w.T (+ bias)``: saves its input, unless the weight is frozen; ``summed``: the weight's gradient is."""
+    if dtype and t.traces:
+        return quantized.product(t, x, w, bias, dtype)
     out_features, k = w.shape
     t.cpu("linear")
     t.saves()

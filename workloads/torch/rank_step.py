@@ -16,7 +16,7 @@ from prestep.workloads.precision import precision
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.optimizer_step import OptimizerStep
 from prestep.workloads.torch.recorder import Shared
-from prestep.workloads.torch.run_block import RunBlock, as_written
+from prestep.workloads.torch.run_block import RunBlock
 from prestep.workloads.torch.simulated_rank import Grid, SimulatedRank
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.wrapped_model import WrappedModel
@@ -70,7 +70,7 @@ class RankStep:
         if job.pytorch.bf16_layers:
             tape.last_quantized = model.layers - job.pytorch.bf16_layers - 1
         self.rank = SimulatedRank(layout, tape.rank, replicas)
-        self.model = WrappedModel(job, model, tape, self.rank, run_block or as_written)
+        self.model = WrappedModel(job, model, tape, self.rank, run_block)
 
     def record(self) -> None:
         """One training step in steady state (buckets rebuilt, optimizer state there)."""

@@ -15,7 +15,7 @@ from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Program, Rendezvous
 from prestep.workloads.memory.account import Memory, Moment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from prestep.sim.graph.opgraph import Chain
     from prestep.workloads.operation import Operation
@@ -161,8 +161,18 @@ class Recorder:
             self.synchronize(stream)
         return index
 
-    def operate(self, operation: Operation, rule: Rule, host: str) -> None:
-        """An operator as PyTorch's dispatcher sees it: the host's time under a name ("": in another's), its kernels."""
+    def operate(
+        self,
+        operation: Operation,
+        rule: Rule,
+        host: str,
+        arguments: Sequence[object] = (),
+        results: Sequence[object] = (),
+    ) -> None:
+        """An operator as PyTorch's dispatcher sees it: the host's time under a name ("": in another's), its kernels.
+
+        ``arguments`` and ``results`` have its tensors, of which a tape that is compiled wants to know.
+        """
         if host:
             self.cpu(host)
         for kernel in self.shared.kernels_of(operation, rule):

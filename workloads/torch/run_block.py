@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from prestep.sim.extras import lazily
@@ -17,16 +18,19 @@ with lazily():
 
 
 class RunBlock(Protocol):
-    """Runs a transformer's block; ``bucket_cap`` is the size of DDP's buckets, None without DDP."""
+    """Runs a transformer's block under ``torch.compile``.
+
+    ``bucket_cap`` is the size of DDP's buckets, None without DDP; ``again`` is what of it runs again in backward.
+    """
 
     def __call__(
-        self, t: Tape, block: Block, x: Tensor, bucket_cap: float | None
+        self,
+        t: Tape,
+        block: Block,
+        x: Tensor,
+        bucket_cap: float | None,
+        again: again.Again | None,
     ) -> Tensor: ...
-
-
-def as_written(t: Tape, block: Block, x: Tensor, bucket_cap: float | None) -> Tensor:
-    """Runs a block by its own operators."""
-    return block.forward(t, x)
 
 
 @dataclass
@@ -37,8 +41,8 @@ class BlockRunner:
     ----------
     job : JobSpec
     tape : Tape
-    run : RunBlock
-        Runs a block whose parameters are there.
+    run : RunBlock, optional
+        Runs a block whose parameters are there; None: its own operators do.
     sharded : dict
         FSDP's group of every block that has one.
     bucket_cap : float, optional
@@ -47,7 +51,7 @@ class BlockRunner:
 
     job: JobSpec
     tape: Tape
-    run: RunBlock
+    run: RunBlock | None
     sharded: dict[Block, ModuleUnit] = field(default_factory=dict)
     bucket_cap: float | None = None
 
@@ -63,27 +67,31 @@ class BlockRunner:
         return group.forward(x, gathered) if group is not None else gathered(x)
 
     def _forward(self, block: Block, x: Tensor) -> Tensor:
-        """Runs a block, checkpointed if it is to be computed again in backward."""
-        if not (self._recomputed(block) and self.tape.grad_enabled):
-            return self._plain(block, x)
-        products_alone = self.job.training.recompute == "products"
-        attention = self.job.pytorch.recompute_attention
-        rule = None
-        if products_alone:
-            rule = again.Again(products=True, attention=attention)
-        return activation_checkpoint.checkpoint(
-            self.tape, lambda y: self._plain(block, y), x, rule
-        )
+        """Runs a block, checkpointed if it is to be computed again in backward: a compiled one sees to it itself."""
+        rule = self._again(block)
+        if rule is None or self.run is not None:
+            return self._plain(block, rule, x)
+        kept_results = rule if rule.products else None
+        plain = partial(self._plain, block, None)
+        return activation_checkpoint.checkpoint(self.tape, plain, x, kept_results)
 
-    def _recomputed(self, block: Block) -> bool:
+    def _again(self, block: Block) -> again.Again | None:
+        """What of a block is computed again in backward."""
         how = self.job.training.recompute
         every_other = how == "alternate" and block.index % 2 == 0
-        return how in ("full", "products") or every_other
+        if not self.tape.grad_enabled:
+            return None
+        if how == "products":
+            attention = self.job.pytorch.recompute_attention
+            return again.Again(products=True, attention=attention)
+        return again.Again(full=True) if how == "full" or every_other else None
 
-    def _plain(self, block: Block, x: Tensor) -> Tensor:
-        faults = self.job.faults
-        if faults.slow_per_layer and faults.slow_rank == self.tape.rank:
+    def _plain(self, block: Block, rule: again.Again | None, x: Tensor) -> Tensor:
+        faults, t = self.job.faults, self.tape
+        if faults.slow_per_layer and faults.slow_rank == t.rank:
             nanoseconds = round(faults.slow_per_layer * 1e9)
-            self.tape.launch(Kernel("spin", (nanoseconds,)))
-        with self.tape.within(f"layers.{block.index}"):
-            return self.run(self.tape, block, x, self.bucket_cap)
+            t.launch(Kernel("spin", (nanoseconds,)))
+        with t.within(f"layers.{block.index}"):
+            if self.run is None:
+                return block.forward(t, x)
+            return self.run(t, block, x, self.bucket_cap, rule)

@@ -8,7 +8,7 @@ run in reverse order of creation, and a tensor's memory is freed when Python dro
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -160,9 +160,16 @@ class Tape(Recorder):
         Called with a parameter that is stored wider than products take it, as its gradient becomes as wide.
     retained : list
         With these the graph, and so what it saved, stays alive.
+    compiled : dict
+        Regions that were compiled, by what they depend on.
     reads : dict
         Parameters by name: the first operation that may read them, the one behind all that earlier nodes launched.
     """
+
+    #: Whether operations are noted to be compiled, and nothing is launched.
+    traces = False
+    #: Whether forward runs again in backward of what is compiled.
+    repeats = False
 
     def __init__(self, rank: int, shared: Shared, costs: dict[str, float]) -> None:
         super().__init__(rank, shared, costs)
@@ -180,6 +187,7 @@ class Tape(Recorder):
         self.hooks: ModuleHooks | None = None
         self.widened: Callable[[Tensor], None] | None = None
         self.retained: list[Backward] = []
+        self.compiled: dict[Hashable, Hashable] = {}
         self.reads: dict[str, int] = {}
         self._seq = self._launched = 0
 
@@ -222,6 +230,20 @@ class Tape(Recorder):
         if length is None or length >= tokens:
             return batch, tokens
         return max(1, round(batch * tokens / length)), length
+
+    def once(self, x: Tensor, make: Callable[[], Tensor], way: Hashable = "") -> Tensor:
+        """What a layer makes of a value in some way; a compiler finds it equal for all layers."""
+        return make()
+
+    def postpone(self, call: Callable[[Tape], object], name: str) -> None:
+        """Leaves to each run of a compiled region what no compiler touches, where the tape ``traces`` one."""
+        raise TypeError(f"{name}: this tape runs what it is asked for at once")
+
+    def note(
+        self, reads: Sequence[Tensor], writes: Sequence[Tensor], name: str = ""
+    ) -> None:
+        """Takes the kernels launched since the last operator for one that reads and writes these, as it ``traces``."""
+        raise TypeError(f"{name}: this tape runs what it is asked for at once")
 
     # -- memory ---------------------------------------------------------------------------------
     def empty(

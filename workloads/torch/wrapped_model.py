@@ -14,7 +14,7 @@ from prestep.workloads.sharding.replica import Replica
 from prestep.workloads.torch import aten, trainer
 from prestep.workloads.torch.block import BlockParallel
 from prestep.workloads.torch.modules import without
-from prestep.workloads.torch.run_block import BlockRunner, RunBlock, as_written
+from prestep.workloads.torch.run_block import BlockRunner, RunBlock
 from prestep.workloads.torch.simulated_rank import SimulatedRank
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
@@ -57,13 +57,13 @@ class WrappedModel(Replica):
         model: ModelSpec,
         tape: Tape,
         rank: SimulatedRank,
-        run_block: RunBlock,
+        run_block: RunBlock | None,
     ) -> None:
         super().__init__(job, tape, rank)
         self.spec = model
         self.run_block = BlockRunner(job, tape, run_block)
         if job.parallel.cp > 1:
-            self._share_sequences(run_block is not as_written)
+            self._share_sequences(run_block is not None)
         self.parameter_count = 0
         self.resident: list[Storage] = []
         casts = job.pytorch.master_weights and not self.shards_parameters
