@@ -247,7 +247,7 @@ class _Norm:
         t, x, weights = self.t, self.x, self.weights
         if not any(mask):
             return [None] * len(mask)
-        pairs = [pair for pair in zip((x, *weights), mask, strict=True) if pair[0]]
+        pairs = [(w, take) for w, take in zip((x, *weights), mask, strict=True) if w]
         grads = [t.empty(w.shape, w.itemsize) if take else None for w, take in pairs]
         arguments = (g, x, x.shape[-1:], *self.statistics, *weights, mask)
         name, results = f"{self.name}_backward.default", filter(None, grads)

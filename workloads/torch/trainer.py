@@ -14,11 +14,9 @@ with lazily():
     from prestep.workloads.torch import updates
 
 #: From the norm of all gradients to their factor: ``clamp(largest / (norm + 1e-6), max=1)``.
-SCALE = (
-    ("add.Tensor", (1e-6,)),
-    ("reciprocal.default", ()),
-    ("mul.Tensor", (1.0,)),
-    ("clamp.default", (None, 1.0)),
+SCALE: tuple[tuple[str, tuple[float | None, ...]], ...] = (
+    *(("add.Tensor", (1e-6,)), ("reciprocal.default", ())),
+    *(("mul.Tensor", (1.0,)), ("clamp.default", (None, 1.0))),
 )
 
 

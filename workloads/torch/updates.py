@@ -23,7 +23,8 @@ OVER_LISTS = words(
 READ = words("p mg v vgg v r r pmr")
 NUMBERS = (1 - 1e-5, 1 - 0.9, 0.999, 1 - 0.999, None, 0.0547, 1e-8, -0.00369)
 OF_SGD = words("dampening is_first_step lr maximize momentum nesterov weight_decay")
-SGD = dict(zip(OF_SGD, (0.0, False, 1e-3, False, 0.9, False, 0.0), strict=True))
+SGD = tuple(zip(OF_SGD, (0.0, False, 1e-3, False, 0.9, False, 0.0), strict=True))
+Tensors = Operand | tuple[Operand, ...]
 #: Elements that one launch over a list takes (ForeachUtils.h, MultiTensorApply.cuh).
 CHUNKS = 320 * 65536
 #: Passes over a tensor by each kernel of Lion without a fused one (lion-pytorch, update_fn): the parameter decayed; the
@@ -49,12 +50,11 @@ def call(
     name: str,
     *arguments: Argument,
     results: tuple[Operand, ...] = (),
-    host: str = "",
-    **options: Argument,
+    options: tuple[tuple[str, Argument], ...] = (),
 ) -> None:
     """An operator that has no history."""
-    operation = Operation(f"aten.{name}", arguments, tuple(options.items()), results)
-    t.operate(operation, RULES[name.partition(".")[0]], host)
+    operation = Operation(f"aten.{name}", arguments, options, results)
+    t.operate(operation, RULES[name.partition(".")[0]], "")
 
 
 def adam(
@@ -68,24 +68,26 @@ def adam(
         return
     chunks = round(sum(p.elements for p in tensors) / CHUNKS)
     t.cpu("launch", len(ADAM) * (max(1, chunks) - 1))
-    roots = Storage(t.memory, float(sum(m.bytes for m in moments)), "workspace")
+    _ = Storage(t.memory, float(sum(m.bytes for m in moments)), "workspace")
     _adam(t, OVER_LISTS, weights, moments)
-    del roots
 
 
-def _adam(t: Tape, names: Sequence[str], weights: Argument, moments: Argument) -> None:
+def _adam(t: Tape, names: Sequence[str], weights: Tensors, moments: Tensors) -> None:
     """The steps on a tensor or on lists."""
     of = {"p": weights, "g": weights, "m": moments, "v": moments, "r": moments}
     for name, letters, number in zip(names, READ, NUMBERS, strict=True):
         read = tuple(of[letter] for letter in letters)
         value: Argument = number
-        results = read[:1]
-        if isinstance(weights, tuple):
-            results = read[0] if name == "_foreach_sqrt.default" else ()
+        results: tuple[Operand, ...] = ()
+        if isinstance(weights, tuple) and isinstance(moments, tuple):
+            results = moments if name == "_foreach_sqrt.default" else ()
             value = (number,) * len(weights) if name.endswith("List") else number
-        named = {"value": number} if name.startswith("addc") else {}
+        elif isinstance(read[0], Operand):
+            results = (read[0],)
+        named = (("value", number),) if name.startswith("addc") else ()
+        t.cpu("elementwise_nograd")
         more = () if number is None or named else (value,)
-        call(t, name, *read, *more, results=results, host="elementwise_nograd", **named)
+        call(t, name, *read, *more, results=results, options=named)
 
 
 def sgd(t: Tape, stored: Sequence[Tensor], wide: int, moment: int, fused: bool) -> None:
@@ -93,12 +95,13 @@ def sgd(t: Tape, stored: Sequence[Tensor], wide: int, moment: int, fused: bool) 
     weights = operands(stored, wide)
     moments = operands(stored, moment) if moment else ()
     if fused:
-        call(t, "_fused_sgd_.default", weights, weights, moments, **SGD)
+        call(t, "_fused_sgd_.default", weights, weights, moments, options=SGD)
         return
     if moments:
         call(t, "_foreach_mul_.Scalar", moments, 0.9)
         call(t, "_foreach_add_.List", moments, weights)
-    call(t, "_foreach_add_.List", weights, moments or weights, alpha=-1e-3)
+    rate = (("alpha", -1e-3),)
+    call(t, "_foreach_add_.List", weights, moments or weights, options=rate)
 
 
 def lion(
