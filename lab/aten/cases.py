@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.aten.results import results_of
-from prestep.sim.costs.aten import PREFIX
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 from prestep.workloads.operation import Argument, Operand, Operation
 from prestep.workloads.operators.rules import kernels_of
 from prestep.workloads.operators.tensors import contiguous

@@ -13,9 +13,8 @@ from pathlib import Path
 
 from lab.aten import cases
 from lab.aten.cases import Case
-from prestep.sim.costs.aten import PREFIX
 from prestep.sim.costs.gpu_files import HARDWARE
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 
 FIELDS = ("kind", "layout", "dtype", "shape", "bytes", "flops", "us", "launches")
 #: Kernels of other libraries, measured in the same way: the columns above, and which part a row is of.

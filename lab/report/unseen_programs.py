@@ -12,7 +12,7 @@ import json
 import math
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -43,7 +43,7 @@ class Judged:
     peak: float = math.nan
     reserved: float = math.nan
     error: str = ""
-    operators: Counter[str] = field(default_factory=Counter)
+    operators: dict[str, float] = field(default_factory=dict)
 
     @property
     def bound_by_gpu(self) -> bool:
@@ -79,12 +79,12 @@ def judge(row: dict[str, Any], folder: Path, captures: Path) -> Judged:
     )
 
 
-def by_operator(planned: Planned) -> Counter[str]:
+def by_operator(planned: Planned) -> dict[str, float]:
     """Seconds of the first rank's kernels by their kinds."""
     program, kernels = planned.graph.programs[0], planned.graph.kernels
     own = program.payload[program.kind == KERNEL]
     seconds = planned.durations[own]
-    sums: Counter[str] = Counter()
+    sums: dict[str, float] = defaultdict(float)
     for number, total in enumerate(np.bincount(own, weights=seconds)):
         if total:
             sums[kernels[number].kind] += float(total)
@@ -144,7 +144,8 @@ def main() -> None:
         judged.append(judge(row, options.folder, options.captures))
         taken = time.monotonic() - began
         print(f"{_line(judged[-1])}  ({taken:.0f} s)", file=sys.stderr, flush=True)
-        for kind, seconds in judged[-1].operators.most_common(options.operators):
+        ranked = sorted(judged[-1].operators.items(), key=lambda one: -one[1])
+        for kind, seconds in ranked[: options.operators]:
             print(f"    {seconds * 1e3:10.3f} ms {kind}", file=sys.stderr)
     print("\n".join(lines(judged)))
 

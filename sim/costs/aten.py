@@ -17,9 +17,8 @@ import numpy as np
 
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.tables import Scattered, toward
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 
-PREFIX = "aten "
 #: The kind that stands for all operations over elements.
 STREAM = "aten stream"
 #: Kinds that run as another does, where they have no rows themselves.

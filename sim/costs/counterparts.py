@@ -14,10 +14,10 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from prestep.sim.costs.aten import PREFIX, of_each_expert
+from prestep.sim.costs.aten import of_each_expert
 from prestep.sim.costs.estimators.attention import LATENT
 from prestep.sim.costs.kinds import DTYPE_BYTES, STREAM_PASSES, work
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import COUNTED_ABOVE, PREFIX, PRODUCTS, Kernel
 
 #: Operations of kinds over rows and columns, over words, and of convolutions.
 OPERATIONS = {
@@ -73,12 +73,6 @@ ALIKE = (
 ROTARY = ("mul", "neg", "cat")
 #: Gradients whose operation zeroes the whole result first, which models do by a kernel of its own.
 ZEROED = {OPERATIONS[kind]: kind for kind in ("embedding_bwd", "nll_loss_bwd")}
-PRODUCTS = {
-    **dict.fromkeys(("mm", "_scaled_mm"), "gemm"),
-    **dict.fromkeys(("addmm", "addmm_", "_addmm_activation"), "gemm_bias"),
-    **dict.fromkeys(("bmm", "baddbmm", "baddbmm_"), "bmm"),
-    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), "grouped_gemm"),
-}
 CUDNN = "_scaled_dot_product_cudnn_attention"
 ATTENTION = {
     CUDNN: "attention",
@@ -98,10 +92,7 @@ KINDS = (
     | {name: f"{kind}_fwd" for name, kind in ATTENTION.items()}
     | {f"{name}{BACKWARD}": f"{kind}_bwd" for name, kind in ATTENTION.items()}
 )
-#: Elements of a product's result above which cuBLAS hands out its tiles by a counter, which a kernel of its own resets:
-#: seen above two tiles (256 x 128) for each SM of an H200. Tables of models have that kernel beside the product.
-COUNTED_ABOVE = 2 * 132 * 256 * 128
-#: The kernel that does; cuDNN's attention has one, too.
+#: The kernel that resets the counter of a product's tiles; cuDNN's attention has one, too.
 RESET = Kernel("memset", (4,), bytes=4.0)
 #: Formats of which the tables of models have rows; of products all formats have a tile model.
 TABLED = ("bf16", "fp16")
@@ -192,8 +183,8 @@ def in_models(
         # Moments may be wider than parameters: what moves counts.
         tensors, _ = kernel.shape
         elements = round(kernel.bytes / ADAMW_BYTES)
-        rows = kernel.layout.removeprefix(LISTS).strip("_")
-        return InModels((Kernel("adamw", (elements, tensors), kernel.dtype, rows),))
+        layout = kernel.layout.removeprefix(LISTS).strip("_")
+        return InModels((Kernel("adamw", (elements, tensors), kernel.dtype, layout),))
     whole = (math.prod(kernel.shape),)
     if name in ALIKE and not kernel.layout:
         return InModels((Kernel(name, whole, kernel.dtype, bytes=kernel.bytes),))

@@ -23,7 +23,7 @@ from prestep.sim.costs.kinds import check
 from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
 from prestep.sim.costs.tables import REACH, Row
 from prestep.sim.extras import lazily
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 
 with lazily():
     from prestep.sim.costs.estimators import sibling
@@ -163,7 +163,7 @@ class Gpu:
 
     def surface(self, kernel: Kernel) -> tuple[aten.Surface, bool] | None:
         """Where an ATen operation is read, and whether in its own group; None for other kernels and without tables."""
-        if not kernel.kind.startswith(aten.PREFIX) or self.aten_tables is None:
+        if not kernel.kind.startswith(PREFIX) or self.aten_tables is None:
             return None
         return self.aten_tables.surface(kernel)
 

@@ -6,6 +6,17 @@ from dataclasses import dataclass
 
 #: A kernel whose time the scenario says: its shape is nanoseconds.
 STATED = "stated"
+PREFIX = "aten "
+#: Operations that multiply matrices, by the kind of kernels that models name for the same.
+PRODUCTS = {
+    **dict.fromkeys(("mm", "_scaled_mm"), "gemm"),
+    **dict.fromkeys(("addmm", "addmm_", "_addmm_activation"), "gemm_bias"),
+    **dict.fromkeys(("bmm", "baddbmm", "baddbmm_"), "bmm"),
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), "grouped_gemm"),
+}
+#: Elements of a product's result above which cuBLAS hands out its tiles by a counter, which a kernel of its own resets:
+#: seen above two tiles (256 x 128) for each SM of an H200. Tables of models have that kernel beside the product.
+COUNTED_ABOVE = 2 * 132 * 256 * 128
 
 
 @dataclass(frozen=True)
@@ -39,3 +50,9 @@ class Kernel:
     bytes: float = 0.0
     flops: float = 0.0
     reserved: int = 0
+
+    @property
+    def product(self) -> str:
+        """Kind of a matrix product, whoever named it ("gemm" of "aten mm"); "" of other kernels."""
+        name = self.kind.removeprefix(PREFIX)
+        return PRODUCTS.get(name, name if name in PRODUCTS.values() else "")

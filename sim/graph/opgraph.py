@@ -269,3 +269,17 @@ class Rendezvous:
                 )
             )
         return self._index[key]
+
+
+#: What a transfer puts on links: their numbers, ascending, and bytes on each (per byte of payload, or in all).
+Usage = tuple[np.ndarray, np.ndarray]
+
+
+def by_link(parts: Sequence[Usage]) -> Usage:
+    """Returns the sum of usages: every link once, ascending. Within a part a link may occur several times."""
+    if not parts:
+        return np.empty(0, dtype=np.int64), np.empty(0)
+    links = np.concatenate([links for links, _ in parts])
+    amounts = np.concatenate([amounts for _, amounts in parts])
+    unique, at = np.unique(links, return_inverse=True)
+    return unique, np.bincount(at, weights=amounts, minlength=len(unique))

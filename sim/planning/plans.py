@@ -13,8 +13,7 @@ import numpy as np
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.wires import paths
-from prestep.sim.graph.opgraph import Comm
-from prestep.sim.graph.usage import by_link
+from prestep.sim.graph.opgraph import Comm, by_link
 from prestep.sim.planning import host_memory
 from prestep.sim.planning.job import Machine
 from prestep.topologies.core.links import Ints

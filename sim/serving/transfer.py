@@ -9,7 +9,7 @@ import numpy as np
 
 from prestep.sim.engine.storage import Leg
 from prestep.sim.errors import InputError
-from prestep.sim.graph.usage import by_link
+from prestep.sim.graph.opgraph import by_link
 from prestep.sim.serving.pools import PATHS, Pools
 from prestep.sim.serving.requests import Sending
 from prestep.sim.storage.systems import PART, REQUEST, Op

@@ -13,7 +13,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.graph.usage import by_link
+from prestep.sim.graph.opgraph import by_link
 from prestep.sim.outputs import words
 from prestep.sim.storage.systems import THREADS, Op, System
 from prestep.sim.units import format_bandwidth, format_bytes

@@ -16,8 +16,7 @@ from prestep.sim.collectives.wires import processes
 from prestep.sim.costs.spreads import quantile
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.graph.opgraph import SYNC
-from prestep.sim.graph.usage import by_link
+from prestep.sim.graph.opgraph import SYNC, by_link
 from prestep.sim.outputs import words
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage import dataload

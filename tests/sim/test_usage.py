@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from prestep.sim.graph.usage import Usage, by_link
+from prestep.sim.graph.opgraph import Usage, by_link
 
 AMOUNTS = st.lists(st.tuples(st.integers(0, 9), st.floats(0.0, 1e9)), max_size=8)
 

@@ -18,11 +18,13 @@ from prestep.topologies.files.importers._text import Source, text_of
 from prestep.topologies.foreign import _rates, _yaml
 from prestep.topologies.foreign._hosts import add_assumed_host
 from prestep.topologies.host import LINKS
-from prestep.workloads.operation import words
 
 _LINE = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
 _YAML = re.compile(r"^\s*-\s*topology\s*:", re.MULTILINE)
-_KEYS = words("switchname switches nodes linkspeed blockname blocksizes comment")
+_KEYS = (
+    *("switchname", "switches", "nodes", "linkspeed", "blockname", "blocksizes"),
+    "comment",
+)
 
 
 MOST_NAMES = 100_000  # of one host list: more than any cluster has

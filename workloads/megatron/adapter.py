@@ -80,7 +80,8 @@ def pair_of(
     module: Module, t: Tape, target: Target, w: Tensor, s: Shard, row: bool
 ) -> Pair | None:
     """The adapter of a projection, registered with its module; ``row``: the projection's columns are spread."""
-    return registered(module, t, target, s, *matrices(*w.shape, s, row))
+    n, k = w.shape
+    return registered(module, t, target, s, *matrices(n, k, s, row))
 
 
 def whole_pair_of(

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prestep.sim.costs.counterparts import COUNTED_ABOVE
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import COUNTED_ABOVE, Kernel
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.torch.tape import Tape, Tensor

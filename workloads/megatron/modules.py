@@ -100,7 +100,8 @@ def _beside(t: Tape, state: Tensor, word: Tensor) -> Tensor:
     return fused(t, [unsaved(state), unsaved(word)], shape, moved, moved)
 
 
-Part = Mamba | Delta | Attention | LatentAttention | FeedForward | Experts
+Attended = LatentAttention | CompressedAttention | Attention
+Part = Mamba | Delta | Attended | FeedForward | Experts
 
 
 class HybridLayer(Module):
@@ -147,11 +148,6 @@ def _bias(part: Part) -> Tensor | None:
     return part.proj_bias
 
 
-def _attention(t: Tape, m: ModelSpec, s: Shard, window: int) -> Part:
-    s = kept(s, "attn")
-    return LatentAttention(t, m, s) if m.latent else Attention(t, m, s, window)
-
-
 def _experts(t: Tape, m: ModelSpec, s: Shard, _: int) -> Part:
     if s.spread is None:
         raise RuntimeError("a layer of experts that nobody spread")
@@ -162,7 +158,9 @@ _BUILD: dict[str, Callable[[Tape, ModelSpec, Shard, int], Part]] = {
     hybrid.MAMBA: lambda t, m, s, _: Mamba(t, m, s),
     hybrid.DELTA: lambda t, m, s, _: Delta(t, m, s),
     hybrid.KIMI: lambda t, m, s, _: Kimi(t, m, s),
-    hybrid.ATTENTION: _attention,
+    hybrid.ATTENTION: lambda t, m, s, window: _attention(
+        t, m, kept(s, "attn"), window, 0
+    ),
     hybrid.FEED_FORWARD: lambda t, m, s, _: FeedForward(t, m, s),
     hybrid.EXPERTS: _experts,
 }
@@ -277,9 +275,7 @@ _PARTS = ("attention", "feed-forward")
 Join = Callable[[Tensor, "Tensor | None"], Tensor]
 
 
-def _attention(
-    t: Tape, m: ModelSpec, s: Shard, window: int, ratio: int
-) -> LatentAttention | CompressedAttention | Attention:
+def _attention(t: Tape, m: ModelSpec, s: Shard, window: int, ratio: int) -> Attended:
     """Of a layer, by its model's kind."""
     if m.compressed:
         return CompressedAttention(t, m, s, ratio)

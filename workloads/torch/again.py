@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prestep.sim.costs.counterparts import kind_in_models
-from prestep.sim.costs.sustained import PRODUCTS
 from prestep.sim.graph.kernel import Kernel
 
 
@@ -61,7 +59,7 @@ class Dropped:
     def __call__(self, kernel: Kernel) -> bool:
         if not self.every_other:
             return False
-        product = kind_in_models(kernel) in PRODUCTS and kernel.dtype not in UNLISTED
+        product = kernel.product in DENSE and kernel.dtype not in UNLISTED
         self.seen += product
         if "attention" in kernel.kind:
             return not self.again_attention
@@ -74,6 +72,8 @@ class Dropped:
 
 
 UNLISTED = ("nvfp4",)
+#: Products of which lists for selective recomputation speak.
+DENSE = ("gemm", "gemm_bias")
 
 
 @dataclass
@@ -110,7 +110,7 @@ class Kept(Dropped):
 
 def _result(kernel: Kernel, itemsize: int) -> float:
     """Bytes of a product, or of attention's output and its number for each row."""
-    if kind_in_models(kernel) in PRODUCTS:
+    if kernel.product in DENSE:
         rows, columns, _ = kernel.shape
         return float(itemsize * rows * columns)
     batch, heads, _, tokens, *_, width = kernel.shape

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from prestep.workloads.operation import Argument, Operation
 from prestep.workloads.operators.copies import RULES as COPIES
 from prestep.workloads.operators.copies import filled_then_copied
-from prestep.workloads.operators.indexing import embedded, embedding_gradient
+from prestep.workloads.operators.embeddings import embedded, embedding_gradient
 from prestep.workloads.operators.losses import picked, softmax, softmax_backward, spread
 from prestep.workloads.operators.pointwise import elementwise
 from prestep.workloads.operators.reductions import reduction

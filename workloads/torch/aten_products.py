@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prestep.sim.costs.counterparts import COUNTED_ABOVE
+from prestep.sim.graph.kernel import COUNTED_ABOVE
 from prestep.workloads.operation import Argument
 from prestep.workloads.operators.products import added, two
 from prestep.workloads.operators.tensors import view_strides

@@ -121,8 +121,8 @@ class _Attention:
         whole = q.shape[0], q.shape[2]
         seen = in_window(*t.documents(*whole), window)
         keeps = t.grad_enabled and any(x.requires_grad for x in (q, k, v))
-        operands = (_seen(x.operand, whole, seen) for x in (q, k, v))
-        call = Fused(backend, *operands, keeps)
+        first, second, third = (_seen(x.operand, whole, seen) for x in (q, k, v))
+        call = Fused(backend, first, second, third, keeps)
         shape = (*q.shape[:-1], v.shape[-1])
         out = Operand(call.q.dtype, shape, call.output_strides(q.operand, shape))
         return cls(call, out)

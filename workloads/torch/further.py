@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.block import Block, BlockParallel, Norm
-from prestep.workloads.torch.latent_attention import joined
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -40,6 +40,6 @@ class Further(Module):
         t.cpu("module")
         state = self.state_norm.forward(t, state)
         words = self.word_norm.forward(t, words)
-        both = joined(t, [state, words])
+        both = aten.cat(t, [state, words])
         del state, words
         return run_block(self.block, F.linear(t, both, self.projection))

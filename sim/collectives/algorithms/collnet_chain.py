@@ -16,7 +16,7 @@ from prestep.sim.collectives.nccl.tuning import Model, Rows
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, sharp, transport
-from prestep.sim.graph.usage import by_link
+from prestep.sim.graph.opgraph import by_link
 
 OPS = ("all_reduce",)
 PROTOS = ("Simple",)

@@ -24,7 +24,7 @@ from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl.orders import neighbours
 from prestep.sim.collectives.plan import PAIR_OPS, RING_OPS, Plan
 from prestep.sim.collectives.wires import paths, processes
-from prestep.sim.graph.usage import by_link
+from prestep.sim.graph.opgraph import by_link
 
 OPS = (*RING_OPS, *PAIR_OPS)
 Flow = tuple[str, str, float]

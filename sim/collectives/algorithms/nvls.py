@@ -27,7 +27,7 @@ from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths, sharp, transport
 from prestep.sim.costs.gpu_files import generation_of
-from prestep.sim.graph.usage import by_link
+from prestep.sim.graph.opgraph import by_link
 
 OPS = ("all_reduce", "all_gather", "reduce_scatter")
 PROTOS = ("Simple",)

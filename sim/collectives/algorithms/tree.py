@@ -155,9 +155,9 @@ def chunk_of(
     chunk = protocols.slot(proto, buffer)
     if proto == "Simple" and group.nodes > 1 and group.network.cluster_facts.net_queue:
         # Depth as NCCL counts it. Where nothing says how long chunks wait, the filling of whole slots stands for that.
-        depth = int(group.per_node) - 1 + int(math.log2(group.nodes))
+        hops = int(group.per_node) - 1 + int(math.log2(group.nodes))
         for times, least in ((8, 131_072), (4, 65_536), (1, 32_768)):
-            while share // chunk < times * depth and chunk > least:
+            while share // chunk < times * hops and chunk > least:
                 chunk /= 2
     if proto == "LL128":
         depth = 1 + int(math.log2(group.nodes)) + 0.1 * group.per_node

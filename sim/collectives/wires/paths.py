@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from prestep.sim.graph.usage import by_link
+from prestep.sim.graph.opgraph import by_link
 
 T = TypeVar("T")
 # Above so many flows whole columns are quicker than pair by pair.

@@ -12,7 +12,7 @@ import numpy as np
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import transport
-from prestep.sim.graph.usage import by_link
+from prestep.sim.graph.opgraph import by_link
 
 MAX_LOCAL = 8
 

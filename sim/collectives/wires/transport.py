@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from prestep.sim.collectives.wires import paths, processes, reach
-from prestep.sim.graph.usage import by_link
+from prestep.sim.graph.opgraph import by_link
 
 Flow = tuple[str, str, float]
 #: Routes that pass more than links of the fabric's own way.

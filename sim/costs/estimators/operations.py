@@ -13,7 +13,6 @@ from prestep.sim.costs.aten import (
     KINDS_DIFFER,
     LIKE,
     NOISE,
-    PREFIX,
     PRODUCTS,
     STREAM,
     WITHOUT_TENSOR_CORES,
@@ -28,7 +27,7 @@ from prestep.sim.costs.aten import (
 from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.tables import NEAR
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 
 STREAMS = tuple(
     PREFIX + name

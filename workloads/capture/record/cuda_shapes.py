@@ -71,7 +71,8 @@ def _grouped(
     dtype = dtype or left.dtype
     step = max(1, 16 // dtype.itemsize)
     wide = -(-columns // step) * step
-    shape, strides = (rows, columns), (wide, 1)
+    shape: tuple[int, ...] = (rows, columns)
+    strides: tuple[int, ...] = (wide, 1)
     if by_group:
         shape, strides = (*groups, *shape), (rows * wide, *strides)
     return torch.empty_strided(shape, strides, dtype=dtype, device="meta")
