@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 from lab.fit.full_clock import at_full_clock
 from prestep.sim.costs.gpu import load
 from prestep.sim.costs.power import Meter, Power
+from prestep.sim.engine.engine import execute
 from prestep.sim.graph.kernel import Kernel
 from prestep.validation.formats.kineto_kernels import Call
+from tests.sim.graphs import US, Op, graph, timed
 
 POWER = Power(budget=0.01, product=1.4, exponent=2.0, other=0.7, idle=0.2)
 LOW = 1.5
@@ -126,6 +128,14 @@ def test_the_time_at_full_clock_undoes_what_the_meter_did(
             back.other(now, duration)
         assert forth.left == pytest.approx(back.left, abs=1e-12)
         now += time
+
+
+def test_power_bounds_a_product_from_where_its_arithmetic_begins() -> None:
+    """20 us in which a counter is reset stay; of 100 us the other 80 take sqrt(1.2 / 0.8) times as long."""
+    step = timed(graph([[Op(work=100.0)]]), power=replace(POWER, budget=0.0))
+    ends = [execute(replace(step, hot=hot)).end[0][0] for hot in ({0: 20 * US}, {})]
+    longer = [float(end[0]) - 102 * US for end in ends]
+    assert longer == pytest.approx([80 * US * (1.5**0.5 - 1), 0.0], abs=1e-12)
 
 
 def test_calibration_shortens_long_dense_runs_of_products_and_nothing_else() -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -47,6 +47,8 @@ ALIKE = {"fp16": "bf16", "bf16": "fp16", "int32": "fp32", "fp32": "int32"}
 WITHOUT_TENSOR_CORES = ("fp32", "fp64")
 #: Where corrections start: the shortest operation, s, and shares of the datasheet's limits (guesses).
 FLOOR, MEMORY, ARITHMETIC = 1.5e-6, 0.88, 0.6
+#: Seconds that a bias adds to a product, and to an element of its result (median of H200's and H100's rows).
+BIAS = 0.2e-6, 0.05e-12
 #: Elements/s that are not read in vectors (guess from the rows of such layouts).
 ONE_BY_ONE = 0.36e12
 #: Seconds of a key in a block of threads of fused attention (guess from the smallest rows).
@@ -386,3 +388,14 @@ def of_each_expert(kernel: Kernel) -> tuple[int, ...]:
     if kernel.layout.startswith("t"):  # weights' gradients sum over the tokens
         return experts, m, n, max(1, k // experts)
     return experts, max(1, m // experts), n, k
+
+
+def without_bias(kernel: Kernel) -> Kernel:
+    """The product that a product with a bias is beside it; others as they are.
+
+    Examples
+    --------
+    >>> without_bias(Kernel("aten addmm", (8, 8, 8))).kind
+    'aten mm'
+    """
+    return replace(kernel, kind=LIKE.get(kernel.kind, kernel.kind))

@@ -163,7 +163,7 @@ def in_models(
     Examples
     --------
     >>> in_models(Kernel("aten addmm", (4096, 1024, 512), layout="nt_odd")).main
-    Kernel(kind='gemm_bias', shape=(4096, 1024, 512), dtype='bf16', layout='nt', bytes=0.0, flops=0.0, reserved=0)
+    Kernel(kind='gemm', shape=(4096, 1024, 512), dtype='bf16', layout='nt', bytes=0.0, flops=0.0, reserved=0)
     """
     if not kernel.kind.startswith(PREFIX):
         return None

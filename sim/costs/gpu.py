@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -289,11 +290,10 @@ class Gpu:
         `together`: other GPUs of the host work too. `cuda`: the release of CUDA whose cuBLAS multiplies.
         """
         if (stepped := self._in_steps(kernel)) is not None:
-            pauses = (len(stepped.kernels) - 1) * self.gap
-            parts = [self.in_step(part, together, cuda) for part in stepped.kernels]
             beside = stepped.beside
             apart = self.duration(kernel) / self.duration(beside) if beside else 1.0
-            return (sum(parts) + pauses) * apart
+            main = self.in_step(stepped.main, together, cuda)
+            return (self._before(stepped) + main) * apart
         time = self.duration(kernel)
         if not sustained.is_clocked(kernel):
             return time
@@ -306,8 +306,8 @@ class Gpu:
         """The kernels of models whose times an operation of PyTorch takes in a step, even where it was measured itself.
 
         Models' tables are of traced steps: power bounds products and attention there, and what else a step does is in
-        the caches. Products that fill no GPU draw less and stay; models have few with a bias or in batches, and few
-        convolutions. Of attention steps have cuDNN's: another library's is slowed by the clock as that is.
+        the caches. Products that fill no GPU draw less and stay; models have few in batches, and few convolutions. Of
+        attention steps have cuDNN's: another library's is slowed by the clock as that is.
         """
         if self._operations is None:
             return in_models(kernel)
@@ -316,8 +316,15 @@ class Gpu:
             return None
         if not aten.is_product(kernel):
             return reading
-        filling = reading.main.kind == "gemm" and self.hot(kernel)
-        return reading if filling else None
+        if reading.main.kind != "gemm" or not self.hot(kernel):
+            return None
+        # A bias is an epilogue: it takes as much longer in a step as alone.
+        plain = aten.without_bias(kernel)
+        return reading if plain == kernel else replace(reading, beside=plain)
+
+    def _before(self, stepped: InModels) -> float:
+        """Seconds of the kernels before the main one, with the pauses behind them."""
+        return sum(self.duration(part) + self.gap for part in stepped.kernels[:-1])
 
     def sustained(self, kernel: Kernel) -> float:
         """Time of a kernel that arithmetic bounds under hours of load over `duration`, where that rests on bursts."""
@@ -338,6 +345,16 @@ class Gpu:
             least = BUSY_ABOVE * self.peak["bf16"] * duration
             return duration > FILLS_ABOVE and kernel.flops > least
         return duration > FILLS_ABOVE
+
+    def hot_among(self, kernels: Sequence[object]) -> dict[int, float]:
+        """Those that draw more than the power limit, by index: seconds in a step before their arithmetic begins."""
+        hot = [
+            (i, k)
+            for i, k in enumerate(kernels)
+            if isinstance(k, Kernel) and self.hot(k)
+        ]
+        stepped = [(i, self._in_steps(kernel)) for i, kernel in hot]
+        return {i: self._before(parts) if parts else 0.0 for i, parts in stepped}
 
 
 def load(name: str, folder: Path | None = None) -> Gpu:

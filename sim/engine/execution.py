@@ -68,7 +68,9 @@ class Timed:
     background : tuple of Plan
         Transfers that are under way from the start and beside everything.
     power : Power or None
-        The GPU's power limit: products among the kernels, ``hot``, slow down when it is reached; None: it never is.
+        The GPU's power limit: products among the kernels slow down when it is reached; None: it never is.
+    hot : mapping
+        Those products by index: seconds before their arithmetic begins, in which a counter is reset.
     limited : mapping
         Ranks whose GPU has another power limit or a lower clock: its limit, and what each kernel draws over it.
     budget : float or None
@@ -97,7 +99,7 @@ class Timed:
     exclusive: bool = True
     background: tuple[Plan, ...] = ()
     power: Power | None = None
-    hot: frozenset[int] = frozenset()
+    hot: Mapping[int, float] = field(default_factory=dict)
     limited: Mapping[int, Limited] = field(default_factory=dict)
     budget: float | None = None
     spent: frozenset[int] = frozenset()

@@ -9,8 +9,8 @@ STATED = "stated"
 PREFIX = "aten "
 #: Operations that multiply matrices, by the kind of kernels that models name for the same.
 PRODUCTS = {
-    **dict.fromkeys(("mm", "_scaled_mm"), "gemm"),
-    **dict.fromkeys(("addmm", "addmm_", "_addmm_activation"), "gemm_bias"),
+    **dict.fromkeys(("mm", "addmm", "addmm_", "_addmm_activation"), "gemm"),
+    "_scaled_mm": "gemm",
     **dict.fromkeys(("bmm", "baddbmm", "baddbmm_"), "bmm"),
     **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), "grouped_gemm"),
 }

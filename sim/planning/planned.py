@@ -209,9 +209,7 @@ def _timed(
         grain=_grain(graph, chains),
         timelines=chains_of.timelines_of(graph, chains, links, plan) if chains else {},
         power=gpu.power,
-        hot=frozenset(
-            i for i, k in enumerate(kernels) if not isinstance(k, Chain) and gpu.hot(k)
-        ),
+        hot=gpu.hot_among(kernels),
         limited=limited_of(machine.fleet, graph),
     )
 

@@ -15,6 +15,7 @@ from prestep.workloads.memory.account import Memory, Storage
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.activation_checkpoint import checkpoint
+from prestep.workloads.torch.attention import rope
 from prestep.workloads.torch.recorder import Recorder, Shared
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -47,6 +48,23 @@ def sample(t: Tape, *shape: int, grad: bool = False) -> Tensor:
 
 def backward(t: Tape, y: Tensor) -> None:
     t.backward(y, Tensor(None, y.shape))
+
+
+def test_autograd_calls_each_node_of_a_rotary_embedding_once() -> None:
+    """Backward: halves of the concatenation, the sum, six nodes that call an operator, and two sums of gradients."""
+    t = tape()
+    y = rope(t, sample(t, 2, 4, 8, 16, grad=True))
+    t.counts.clear()
+    backward(t, y)
+    operators = (
+        1 + 4 + 1
+    )  # the difference's negative, four products, the concatenation of both halves
+    expected = {
+        "view_backward": 2 + 1,
+        "elementwise_backward": operators,
+        "accumulate": 2,
+    }
+    assert {name: t.counts[name] for name in expected} == expected
 
 
 @given(width, width, width, st.booleans())

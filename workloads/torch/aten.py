@@ -107,19 +107,24 @@ def reshape(t: Tape, x: Tensor, *shape: int) -> Tensor:
     """``x.reshape(shape)``: a view where strides allow it, else of a copy."""
     before = x.shape
 
-    def shaped(x: Tensor, shape: tuple[int, ...], host: str, copying: str) -> Tensor:
+    def shaped(
+        x: Tensor, shape: tuple[int, ...], copying: str, viewing: str = ""
+    ) -> Tensor:
         strides = view_strides(x.shape, strides_of(x), shape)
         if strides is None:
             y = t.empty(x.shape, x.itemsize)
             rule, order = COPIES["clone"], "torch.contiguous_format"
             x = call(t, rule, "clone.default", (x,), y, copying, memory_format=order)
-        t.cpu(host)
+        elif viewing:
+            t.cpu(viewing)
         return view(x, shape, strides or contiguous(shape))
 
     def backward(g: Tensor) -> Grads:
-        return [shaped(g, before, VIEW_BACKWARD, BACKWARD)]
+        # One node of autograd, whether it copies or not.
+        return [shaped(g, before, BACKWARD, VIEW_BACKWARD)]
 
-    return _node(t, shaped(x, shape, VIEW, FORWARD), [x], backward)
+    t.cpu(VIEW)
+    return _node(t, shaped(x, shape, FORWARD), [x], backward)
 
 
 def part(t: Tape, x: Tensor, begin: int, end: int = LAST) -> Tensor:
@@ -210,8 +215,11 @@ def add(t: Tape, a: Tensor, b: Tensor, name: str = "add.Tensor") -> Tensor:
     shapes = a.shape, b.shape
 
     def backward(g: Tensor) -> Grads:
-        t.cpu(VIEW_BACKWARD)
-        other = over(t, "neg.default", g) if name == "sub.Tensor" else g
+        if name == "sub.Tensor":
+            other = over(t, "neg.default", g)
+        else:
+            other = g
+            t.cpu(VIEW_BACKWARD)
         return [sum_to(t, g, shapes[0]), sum_to(t, other, shapes[1])]
 
     return _node(t, over(t, name, a, b, back=False), [a, b], backward)

@@ -273,7 +273,6 @@ class _Split:
     def join(self, g: Tensor) -> list[Tensor | None]:
         """Backward of the first part, which runs last."""
         parts = [g, *(each for each in self.gradients if each is not None)]
-        self.t.cpu("view_backward", len(self.gradients))
         whole = aten.joined(
             self.t, parts, self.shape, len(self.shape) - 1, aten.BACKWARD
         )

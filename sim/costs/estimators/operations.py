@@ -6,10 +6,13 @@ their bytes do.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from prestep.sim.costs.aten import (
     ALIKE,
+    BIAS,
     KINDS_DIFFER,
     LIKE,
     NOISE,
@@ -102,8 +105,21 @@ class AtenTables:
             ]
             of = stream_axes if group[0] == STREAM else axes
             smooth = _smoothness(group[0])
-            self._surfaces[group] = Surface(rows, self._base, *smooth, of)
+            self._surfaces[group] = Surface(rows, self._base_of(group), *smooth, of)
         return self._surfaces[group]
+
+    def _base_of(self, group: Group) -> Callable[[Kernel], float]:
+        """What rows of a group correct; of products with a bias, which is an epilogue, the table of those without."""
+        kind, *rest = group
+        plain = (LIKE.get(kind, kind), *rest)
+        if kind not in PRODUCTS or plain == group or plain not in self._groups:
+            return self._base
+        return partial(_with_bias, self._of(plain))
+
+
+def _with_bias(plain: Surface, kernel: Kernel) -> float:
+    start, element = BIAS
+    return plain.seconds(kernel) + start + element * math.prod(kernel.shape[:-1])
 
 
 def _group_of(kernel: Kernel) -> Group:
