@@ -69,8 +69,11 @@ ALIKE = (
     *("add", "mul", "silu", "silu_backward", "gelu", "relu", "threshold_backward"),
     *("copy", "fill"),
 )
-#: Operations on halves of heads, of which steps have every operand whole; what they read was just written.
-ROTARY = ("mul", "neg", "cat")
+#: Operations on halves of heads, and how models name their layouts: what they read in a step was just written.
+ROTARY = {
+    **{(name, "strided"): "strided" for name in ("mul", "neg", "cat")},
+    ("cat", "inner"): "",
+}
 #: Gradients whose operation zeroes the whole result first, which models do by a kernel of its own.
 ZEROED = {OPERATIONS[kind]: kind for kind in ("embedding_bwd", "nll_loss_bwd")}
 CUDNN = "_scaled_dot_product_cudnn_attention"
@@ -188,8 +191,9 @@ def in_models(
     whole = (math.prod(kernel.shape),)
     if name in ALIKE and not kernel.layout:
         return InModels((Kernel(name, whole, kernel.dtype, bytes=kernel.bytes),))
-    if name in ROTARY and kernel.layout == "strided":
-        return InModels((Kernel(name, whole, kernel.dtype, "strided"),))
+    if (name, kernel.layout) in ROTARY:
+        halves = ROTARY[name, kernel.layout]
+        return InModels((Kernel(name, whole, kernel.dtype, halves),))
     if name.removesuffix(BACKWARD) == "convolution":
         return _convolution(kernel)
     return _over_rows(name, kernel)

@@ -34,7 +34,7 @@ class Kernel:
         "bf16", "fp16", "tf32", "fp32", "fp8", "fp8_block", "mxfp8", "nvfp4".
     layout
         For GEMMs "nt" (forward, y = x w^T), "nn" (data gradient), "tn" (weight gradient); for elementwise kinds
-        "" (contiguous), "strided" (half-row views as in rotary embedding, or transposed), "strided_bwd", "row".
+        "" (contiguous), "strided" (half-row views as in rotary embedding, or transposed), "row".
     bytes
         Bytes moved (reads plus writes); 0 lets the kind's own rule count them.
     flops

@@ -87,6 +87,10 @@ SAME = {
         Kernel("aten mul", (2**21,), "bf16", "strided", 4.1 * 2**21),
         [Kernel("mul", (2**21,), layout="strided")],
     ),
+    "halves of heads, joined": (
+        Kernel("aten cat", (2**22,), "bf16", "inner", 4.0 * 2**22),
+        [Kernel("cat", (2**22,))],
+    ),
     "copy": (
         Kernel("aten copy", (2**24,), "bf16", "", 4.0 * 2**24),
         [Kernel("copy", (2**24,))],

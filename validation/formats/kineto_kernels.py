@@ -54,10 +54,9 @@ def read_calls(path: Path) -> Iterator[Call]:
     on_gpu = [event for event in events if event.get("cat") in GPU_EVENTS]
     running = sorted(on_gpu, key=lambda event: event["ts"])
     nccl = [_interval([event]) for event in running if "nccl" in event["name"]]
-    backward = _backward_threads(events)
     for owner, parts in _by_operation(running, owners):
         op = owners[owner]
-        for kernel, mine in _split(op, parts, op["tid"] in backward):
+        for kernel, mine in _split(op, parts):
             start, end = _interval(mine)
             overlapped = _touches(nccl, start, end)
             yield Call(kernel, _length(mine), overlapped, len(mine), start * 1e-6)
@@ -90,12 +89,10 @@ def _by_operation(
         yield owner, parts
 
 
-def _split(
-    op: Event, parts: list[Event], backward: bool
-) -> list[tuple[Kernel, list[Event]]]:
+def _split(op: Event, parts: list[Event]) -> list[tuple[Kernel, list[Event]]]:
     """The kernels of one operation; a convolution's backward is two, data gradient first (the image needs none)."""
     if op["name"] != "aten::convolution_backward":
-        kernel = classify(op, parts, backward)
+        kernel = classify(op, parts)
         return [] if kernel is None else _without_memset(kernel, parts)
     _, (n, c, h, w), (k, _, r, s) = op["args"]["Input Dims"][:3]
     stride = json.loads(op["args"]["Concrete Inputs"][4])[0]
@@ -130,15 +127,6 @@ def _without_memset(
             *((half, [part]) for half, part in zip(halves, parts, strict=True)),
         ]
     return [(kernel, parts)]
-
-
-def _backward_threads(events: list[Event]) -> set[int]:
-    return {
-        e["tid"]
-        for e in events
-        if e.get("cat") == "cpu_op"
-        and e["name"].startswith("autograd::engine::evaluate_function")
-    }
 
 
 def _length(parts: list[Event]) -> float:

@@ -73,7 +73,7 @@ def _flat(
     )
 
 
-def _elementwise(op: Event, names: list[str], backward: bool) -> Kernel | None:
+def _elementwise(op: Event, names: list[str]) -> Kernel | None:
     """An operation of each element alone; its last kernel tells how it reads its tensors."""
     name = op["name"].removeprefix("aten::").rstrip("_")
     dims, types, kernel = op["args"]["Input Dims"], op["args"]["Input type"], names[-1]
@@ -84,7 +84,7 @@ def _elementwise(op: Event, names: list[str], backward: bool) -> Kernel | None:
         same = _is_vectorized(kernel) and len(dims) > 1 and dims[0] == dims[1]
         return _flat("add", elements, 3 * size) if same else None
     if name == "mul":
-        return _product(dims, kernel, backward, size)
+        return _product(dims, kernel, size)
     return _moved(name, kernel, elements, size) or _of_one(name, kernel, elements, size)
 
 
@@ -122,7 +122,7 @@ def _of_one(name: str, kernel: str, elements: int, size: int) -> Kernel | None:
     return None
 
 
-def _product(dims: Any, kernel: str, backward: bool, size: int) -> Kernel | None:
+def _product(dims: Any, kernel: str, size: int) -> Kernel | None:
     """A product of tensors; one with a number is a division by it."""
     count = _elements(dims[0])
     if "AUnaryFunctor" in kernel:
@@ -131,7 +131,7 @@ def _product(dims: Any, kernel: str, backward: bool, size: int) -> Kernel | None
         return _flat("mul", count, 3 * size)
     if dims[1][-1:] == [1]:
         return _flat("mul", count, 3 * size, "row")
-    return _flat("mul", count, 3 * size, "strided_bwd" if backward else "strided")
+    return _flat("mul", count, 3 * size, "strided")
 
 
 def _copy(kernel: str, count: int, size: int) -> Kernel | None:
@@ -277,7 +277,7 @@ TABLE: dict[str, Callable[[Event], Kernel | None]] = {
 }
 
 
-def classify(op: Event, parts: list[Event], backward: bool) -> Kernel | None:
+def classify(op: Event, parts: list[Event]) -> Kernel | None:
     """The `Kernel` that prestep would emit for an aten operation of a trace, or None if prestep has no such kind."""
     try:
         if op["name"].startswith("triton_"):
@@ -286,6 +286,6 @@ def classify(op: Event, parts: list[Event], backward: bool) -> Kernel | None:
             return TABLE[op["name"]](op)
         if op["name"] == "aten::index":
             return _index(op, parts)
-        return _elementwise(op, [part["name"] for part in parts], backward)
+        return _elementwise(op, [part["name"] for part in parts])
     except (IndexError, KeyError, ValueError, TypeError):
         return None
