@@ -125,7 +125,7 @@ def of_dtype(tiles: Mapping[str, TileModel], dtype: str) -> TileModel | None:
 
 
 # Kinds that run as products; a "grouped_gemm" is one (m, n, k) product for each of its experts, side by side.
-KINDS = ("gemm", "gemm_bias", "grouped_gemm")
+KINDS = ("gemm", "grouped_gemm")
 
 
 def products(kernel: Kernel) -> tuple[int, tuple[int, int, int]]:

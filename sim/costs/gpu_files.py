@@ -27,7 +27,6 @@ LEAST = 20  # steps without which errors say nothing
 #: The kernels that take most of the step of a kind of model; smaller ones could be far off unnoticed.
 MODELS = {
     "gemm": "transformer",
-    "gemm_bias": "transformer",
     "attention_fwd": "transformer",
     "attention_bwd": "transformer",
     "grouped_gemm": "experts",

@@ -29,7 +29,6 @@ TILE = (
 )  # elements of the output tile of cuBLAS's large Hopper kernels (nvjet 256x128, 128x256)
 SMALLEST_TILE = 64 * 128  # small products are cut finer, so that they too fill the GPU
 STATIC = 1.9  # two rounds instead of one, a little less than twice: measured 1.75 to 2.07 over 16 shapes
-PRODUCTS = ("gemm", "gemm_bias")
 ROUNDS = 3  # products of up to so many tiles per SM: 2.1 took 1.87 times as long (traces of 13B), 3.9 took 1.42 times
 STREAM = 2e8  # guess, bytes: four times the L2 of Hopper; what moves less leaves HBM to others for a part of its time
 
@@ -75,7 +74,7 @@ class Beside:
         if channels <= 0:
             return 1.0
         kernel = _named(kernel)
-        if kernel.kind in PRODUCTS:
+        if kernel.kind == "gemm":
             return max(
                 1.0,
                 self._gemm(kernel, min(channels, sms - 1), sms)
@@ -100,7 +99,7 @@ class Beside:
         if (
             not self.streaming
             or not isinstance(kernel, Kernel)
-            or _named(kernel).kind in (*PRODUCTS, "spin")
+            or _named(kernel).kind in ("gemm", "spin")
         ):
             return self.communication
         return self.streaming if work(kernel)[1] >= STREAM else self.communication
@@ -126,7 +125,7 @@ def _named(kernel: Kernel) -> Kernel:
     """An operation of PyTorch by the name that kernels of models have."""
     # FlashAttention leaves as much to others as cuDNN's does.
     kind = kind_in_models(kernel).removeprefix("flash2_")
-    if kind in PRODUCTS and len(kernel.shape) != 3:
+    if kind == "gemm" and len(kernel.shape) != 3:
         return kernel
     return kernel if kind == kernel.kind else replace(kernel, kind=kind)
 
@@ -185,7 +184,7 @@ def slowdown(kernel: Kernel, channels: int, sms: int, alone: float = 0.0) -> flo
 def is_known(kernel: Kernel) -> bool:
     """Whether a kernel's slowdown beside communication was measured or follows from its tiles."""
     kind = _named(kernel).kind
-    return kind in (*PRODUCTS, "spin") or BUNDLED.known(kernel) is not None
+    return kind in ("gemm", "spin") or BUNDLED.known(kernel) is not None
 
 
 def contention() -> float:

@@ -252,7 +252,7 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     "log_softmax_bwd": ("tokens, vocab", _rows),
     "batchnorm_fwd": ("elements, channels", _rows),
     "batchnorm_bwd": ("elements, channels", _rows),
-    **dict.fromkeys(("gemm", "gemm_bias"), ("m, n, k", _gemm)),
+    "gemm": ("m, n, k", _gemm),
     "grouped_gemm": ("experts, m, n, k", _grouped_gemm),
     "bmm": ("batch, m, n, k", _bmm),
     **{

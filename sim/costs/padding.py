@@ -34,7 +34,7 @@ AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(STREAM_PASSES, (0,)),
     **dict.fromkeys(ROW_PASSES, (0, 1)),
     **dict.fromkeys(("batchnorm_fwd", "batchnorm_bwd"), (0,)),
-    **dict.fromkeys(("gemm", "gemm_bias"), (0, 1, 2)),
+    "gemm": (0, 1, 2),
     "grouped_gemm": (0, 1, 2, 3),
     **dict.fromkeys(("attention_fwd", "attention_bwd"), (0, 3)),
     **dict.fromkeys(("conv_fwd", "conv_dgrad", "conv_wgrad"), (0,)),

@@ -10,10 +10,9 @@ from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.kinds import ATTENTIONS
 from prestep.sim.graph.kernel import Kernel
 
-PRODUCTS = ("gemm", "gemm_bias")
 #: Kinds whose time follows the SMs' clock, and which factor of `[sustained]` they have; "": that of their format.
 CLOCKED = {
-    **dict.fromkeys(PRODUCTS, ""),
+    "gemm": "",
     "grouped_gemm": "grouped",
     "attention_fwd": "attention",
     "attention_bwd": "attention",
@@ -61,7 +60,7 @@ def toolkit(facts: GpuFacts, kernel: Kernel, cuda: str) -> float:
     if kernel.kind in ATTENTIONS:
         over = facts.cuda_fp8 if is_fp8(kernel) else facts.cuda_attention
         return over[cuda].of(kernel) if cuda in over else 1.0
-    if cuda not in facts.cuda or kind_in_models(kernel) not in PRODUCTS:
+    if cuda not in facts.cuda or kind_in_models(kernel) != "gemm":
         return 1.0
     share, of_starts = facts.cuda[cuda]
     return share + of_starts / min(kernel.shape)

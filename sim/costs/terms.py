@@ -60,7 +60,6 @@ ALIASES = BORROWED | {
     "transpose_copy": "copy",
     "memset": "fill",
     "index_select": "embedding_fwd",
-    "gemm_bias": "gemm",
     "flash2_attention_fwd": "attention_fwd",
     "flash2_attention_bwd": "attention_bwd",
     "layer_norm_bwd": "rms_norm_bwd",

@@ -40,7 +40,6 @@ for _ in range(3): step.call()
 ALIKE = {
     "aten mm": "gemm",
     "aten addmm": "gemm",
-    "gemm_bias": "gemm",
     "aten _scaled_dot_product_cudnn_attention": "attention_fwd",
     "aten _scaled_dot_product_cudnn_attention_backward": "attention_bwd",
     "aten _fused_rms_norm": "rms_norm_fwd",

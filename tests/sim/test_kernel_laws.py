@@ -40,10 +40,6 @@ SWEEPS: dict[str, tuple[tuple[int, ...], Callable[[int], Kernel]]] = {
         ROWS,
         lambda m: Kernel("gemm", (m, 8192, 8192), "fp8", "nt"),
     ),
-    "rows of gemm_bias": (
-        ROWS,
-        lambda m: Kernel("gemm_bias", (m, 4096, 1024), "bf16", "nt"),
-    ),
     "tokens of experts": (
         ROWS,
         lambda m: Kernel("grouped_gemm", (8, m, 4096, 1024), "bf16", "nt"),

@@ -20,7 +20,6 @@ from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.interference import (
-    PRODUCTS,
     ROUNDS,
     SMALLEST_TILE,
     STREAM,
@@ -161,7 +160,7 @@ def _item(row: Overlap, place: int, table: Constants) -> Item:
 def _touched(row: Overlap, plan: Plan, gpu: str) -> frozenset[str]:
     """Constants that a row's times rest on."""
     kernel, sms, beside = row.kernel, load_gpu(gpu).sms, laid_over({})
-    if kernel.kind not in PRODUCTS:
+    if kernel.kind != "gemm":
         return frozenset(
             {
                 "streaming" if work(kernel)[1] >= STREAM else "communication",

@@ -21,7 +21,6 @@ INNER_GAP = 1.6e-6  # s, between kernels of one operation; measured: mean of bac
 GPU_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
 APART = (
     "gemm",
-    "gemm_bias",
     "attention_fwd",
     "attention_bwd",
 )  # workloads launch the memset of these themselves

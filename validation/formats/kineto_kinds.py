@@ -29,12 +29,12 @@ def _contiguous(strides: list[int]) -> bool:
     return strides[1] == 1
 
 
-def _gemm(op: Event, first: int, kind: str) -> Kernel | None:
+def _gemm(op: Event, first: int) -> Kernel | None:
     (m, k), (_, n) = op["args"]["Input Dims"][first : first + 2]
     a, b = op["args"]["Input Strides"][first : first + 2]
     layout = ("n" if _contiguous(a) else "t") + ("n" if _contiguous(b) else "t")
     dtype = DTYPES.get(op["args"]["Input type"][first], "bf16")
-    return Kernel(kind, (m, n, k), dtype, layout)
+    return Kernel("gemm", (m, n, k), dtype, layout)
 
 
 def _elements(dims: Any) -> int:
@@ -231,8 +231,8 @@ def _arange(op: Event) -> Kernel:
 
 
 TABLE: dict[str, Callable[[Event], Kernel | None]] = {
-    "aten::mm": lambda op: _gemm(op, 0, "gemm"),
-    "aten::addmm": lambda op: _gemm(op, 1, "gemm_bias"),
+    "aten::mm": lambda op: _gemm(op, 0),
+    "aten::addmm": lambda op: _gemm(op, 1),
     "aten::_cudnn_attention_forward": lambda op: _attention(op, "attention_fwd"),
     "aten::_cudnn_attention_backward": lambda op: _attention(op, "attention_bwd"),
     "aten::_fused_rms_norm": lambda op: _rows(op, "rms_norm_fwd"),

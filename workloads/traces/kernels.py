@@ -72,9 +72,8 @@ def _gemm(operator: str, shape: str, dtype: str) -> Kernel | None:
         (m, k), (k2, n) = dims[GEMMS[operator] : GEMMS[operator] + 2]
         if not all(isinstance(size, int) for size in (m, k, k2, n)):
             return None
-        kind = "gemm" if operator == "aten::mm" else "gemm_bias"
         return (
-            Kernel(kind, (m, n, k), DTYPES.get(str(types[0]).lower(), "bf16"), "nt")
+            Kernel("gemm", (m, n, k), DTYPES.get(str(types[0]).lower(), "bf16"), "nt")
             if k == k2
             else None
         )

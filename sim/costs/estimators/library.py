@@ -34,7 +34,6 @@ CLEAR = 0.3
 ABOUT_TILES = 2.0, 0.12, 0.1
 KINDS = {
     "gemm": "products",
-    "gemm_bias": "products",
     "attention_fwd": "attention",
     "attention_bwd": "attention",
 }
@@ -165,7 +164,7 @@ class AttentionTable:
 
 def elements_read(kernel: Kernel) -> float:
     """What a call reads before its kernel: a product's activations; queries, keys and values of attention."""
-    if kernel.kind in ("gemm", "gemm_bias"):
+    if kernel.kind == "gemm":
         return float(kernel.shape[0]) * kernel.shape[2]
     batch, heads, kv_heads, seq, dim = kernel.shape
     return float(batch) * seq * (heads + 2 * kv_heads) * dim
@@ -204,7 +203,7 @@ class LibraryProducts(Estimator):
     covers = "products of which a library's times on the GPU are taken"
 
     def answers(self, kernel: Kernel) -> bool:
-        product = kernel.kind in ("gemm", "gemm_bias")
+        product = kernel.kind == "gemm"
         return product and self.gpu.libraries.stack(kernel) is not None
 
     def seconds(self, kernel: Kernel) -> float:
