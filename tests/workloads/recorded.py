@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import ModelSpec, load_model
 from prestep.workloads.parallel.group import Group
@@ -76,15 +77,23 @@ class Step:
 
     def kinds(self, layer: int, backward: bool) -> list[str]:
         """The same by what runs: `Step.kernels` has the names of what a program asked for."""
+        every = self.launched(layer, backward)
+        return [short(k.kind) for k in every if k.kind != "memset"]
+
+    def products(self, layer: int) -> list[Kernel]:
+        """Those of a layer's backward, in their order."""
+        return [k for k in self.launched(layer) if k.kind == "aten mm"]
+
+    def launched(self, layer: int, backward: bool = True) -> list[Kernel]:
+        """A layer's kernels."""
         t = self.tape
         kernels, columns = list(t.shared.kernels), t.columns
         span = range(self.forward_end, len(columns.names))
-        every = (
+        return [
             kernels[columns.payload[i]]
             for i in (span if backward else range(self.forward_end))
             if columns.layer[i] == layer
-        )
-        return [short(k.kind) for k in every if k.kind != "memset"]
+        ]
 
 
 def record(build: Callable[[Tape], tuple[Module, Callable[[], Tensor]]]) -> Step:

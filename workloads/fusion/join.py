@@ -4,6 +4,8 @@
 2. Nodes over the same elements that share data become one kernel, unless one would have to wait for the other's reader.
 3. A kernel reads what others wrote, each tensor once, and writes what others read. Parts of a joined tensor (`cat`) are
    computed under masks, each with reads of its own.
+4. Sums across rows that are one kernel by then are joined to sums along them, where rows are many.
+5. Kernels run in the order that needs the least memory (`prestep.workloads.fusion.order`).
 """
 
 from __future__ import annotations
@@ -12,8 +14,12 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.fusion.graph import Node, Read, Space, Value
+
+with lazily():
+    from prestep.workloads.fusion import order
 
 POINTWISE, REDUCTION, PARTIAL_SUMS = "fused_pointwise", "fused_reduction", "fused_sum"
 ROWS_OF_PARTIAL = 16  # rows that one block adds up first (read off Inductor's grids of norms' backward)
@@ -74,9 +80,16 @@ class Joined:
     written: frozenset[int]
 
 
-def join(nodes: Sequence[Node], needed: Iterable[Value]) -> Joined:
-    """Joins the nodes of a graph; ``needed`` are the values that are used after it."""
-    return _Graph(nodes, frozenset(needed)).joined()
+def join(
+    nodes: Sequence[Node],
+    needed: Iterable[Value],
+    freed: Mapping[Value, float] | None = None,
+) -> Joined:
+    """Joins the nodes of a graph.
+
+    ``needed`` are the values that are used after it, ``freed`` those of before that it gives back, with their bytes.
+    """
+    return _Graph(nodes, frozenset(needed)).joined(freed or {})
 
 
 class _Graph:
@@ -106,7 +119,8 @@ class _Graph:
         self.group_of: dict[Value, int] = {}
         self.touched: dict[Value, list[int]] = {}
 
-    def joined(self) -> Joined:
+    def joined(self, freed: Mapping[Value, float]) -> Joined:
+        """The launches; ``freed`` are values of before that are given back, with their bytes."""
         for node in self.nodes:
             reads = dict(self._resolved(node.reads))
             functions = self._functions(node)
@@ -115,9 +129,12 @@ class _Graph:
             else:
                 self.computed.update((value, reads) for value, _ in node.writes)
                 self.evaluated.update((value, functions) for value, _ in node.writes)
+        for group in self.groups:
+            if group.space and group.space.across:
+                self._sum_both_ways(group)
         launches: list[Launch] = []
         written: set[int] = set()
-        for group in self._in_order():
+        for group in self._in_order(freed):
             lasting = list(self._writes(group))
             written.update(value[0] for value, _ in lasting)
             launches += _launches(group, lasting)
@@ -178,6 +195,37 @@ class _Graph:
                 return number
         return None
 
+    def _sum_both_ways(self, across: Group) -> None:
+        """Joins to sums across rows the latest ones along them that share data and need not wait."""
+        shared = {value for value, _, _ in across.reads}
+        for along in reversed(self.groups):
+            if along.space is None or across.space is None or along is across:
+                continue
+            if not _both_ways(along.space, across.space):
+                continue
+            one, other = across.first, along.first
+            waits = self._waits(across.sources - {other}, other)
+            waits |= self._waits(along.sources - {one}, one)
+            if not waits and any(value in shared for value, _, _ in along.reads):
+                self._merge(across, along)
+                return
+
+    def _merge(self, group: Group, other: Group) -> None:
+        """Makes two groups one; nothing is left in the other."""
+        group.space = other.space
+        group.nodes += other.nodes
+        group.reads.update(other.reads)
+        group.functions.update(other.functions)
+        group.sources |= other.sources
+        self.group_of.update((v, group.first) for n in other.nodes for v, _ in n.writes)
+        for touching in self.touched.values():
+            touching[:] = [group.first if n == other.first else n for n in touching]
+        other.nodes, other.reads, other.space = [], {}, None
+        for each in self.groups:
+            if other.first in each.sources:
+                each.sources = each.sources - {other.first} | {group.first}
+        group.sources.discard(group.first)
+
     def _preference(self, number: int) -> tuple[bool, int]:
         """Groups that run along rows before those that run across, later ones first."""
         space = self.groups[number].space
@@ -217,8 +265,25 @@ class _Graph:
                 if node.space is None or value in self.needed or others:
                     yield value, size
 
-    def _in_order(self) -> Iterator[Group]:
-        """Groups after those that they read from."""
+    def _in_order(self, freed: Mapping[Value, float]) -> list[Group]:
+        """Groups in the order that needs the least memory."""
+        groups = list(self._after_sources())
+        place = {group.first: at for at, group in enumerate(groups)}
+        tasks = [self._task(group, at, place) for at, group in enumerate(groups)]
+        return [groups[at] for at in order.order_of(tasks, freed, self.needed)]
+
+    def _task(self, group: Group, at: int, place: Mapping[int, int]) -> order.Task:
+        """A group as a task at a place; who writes over a value comes after those that read it, and its writer."""
+        writes = {value: size for node in group.nodes for value, size in node.writes}
+        before = [(storage, version - 1) for storage, version in writes]
+        touching = [n for value in before for n in self.touched.get(value, ())]
+        touching += [self.group_of[value] for value in before if value in self.group_of]
+        sources = {place[n] for n in (*group.sources, *touching)}
+        reads = frozenset(value for value, _, _ in group.reads if value not in writes)
+        return order.Task(reads, writes, frozenset(s for s in sources if s < at))
+
+    def _after_sources(self) -> Iterator[Group]:
+        """Groups as they come in the program, but after those that they read from."""
         done: set[int] = set()
 
         def visit(number: int) -> Iterator[Group]:
@@ -227,7 +292,8 @@ class _Graph:
             done.add(number)
             for source in sorted(self.groups[number].sources):
                 yield from visit(source)
-            yield self.groups[number]
+            if self.groups[number].nodes:
+                yield self.groups[number]
 
         for number in range(len(self.groups)):
             yield from visit(number)
@@ -248,18 +314,18 @@ def _alike(one: Space, other: Space) -> bool:
     if one.rows and other.rows:
         if one.elements != other.elements:
             return False
-        if one.across != other.across:
-            return _both_ways(other if one.across else one)
-        return one.rows == other.rows
+        return one.across == other.across and one.rows == other.rows
     return one.elements == other.elements or other.elements == one.rows > 0
 
 
-def _both_ways(along: Space) -> bool:
+def _both_ways(along: Space, across: Space) -> bool:
     """Whether sums along rows and across them are one kernel, which keeps a row on chip.
 
     Source: torch/_inductor/scheduler.py, MixOrderReduction.can_fuse (PyTorch 2.10 to 2.13); traces of norms' backward
     have one kernel for 4,096 rows of 2,048, and two for 2,048 of 4,096.
     """
+    if not along.rows or along.across or along.elements != across.elements:
+        return False
     columns = along.elements // along.rows
     tall = along.rows >= max(TALL * columns, MANY_ROWS)
     return tall and along.elements >= LARGE and columns <= LONGEST

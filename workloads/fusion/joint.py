@@ -75,7 +75,7 @@ def compile_function(f: Function) -> Joint:
     gradients = [versions.of(storage) for storage in f.gradients]
     cut = partition(forward, backward, {(s, 0) for s in f.lasting}, f.keeps)
     early = join(forward, {*results, *cut.kept})
-    late = join([*cut.again, *backward], gradients)
+    late = join([*cut.again, *backward], gradients, cut.made)
     return Joint(
         early.launches,
         late.launches,

@@ -37,10 +37,13 @@ class Partition:
         Values that backward reads of what forward had or made.
     again
         Nodes of forward that backward runs once more, in order.
+    made
+        What is kept of the values that forward makes, with bytes; the others are its inputs, which others have too.
     """
 
     kept: frozenset[Value]
     again: tuple[Node, ...]
+    made: Mapping[Value, float]
 
 
 def partition(
@@ -60,7 +63,8 @@ def partition(
     else:
         kept = _cut(graph, wanted) | (wanted & set(lasting))
     again = _between(graph, wanted, kept)
-    return Partition(frozenset(kept), tuple(forward[at] for at in sorted(again)))
+    made = {value: graph.size[value] for value in kept if value in graph.made_by}
+    return Partition(frozenset(kept), tuple(forward[at] for at in sorted(again)), made)
 
 
 class _Joint:
@@ -158,12 +162,14 @@ class _Joint:
         return distance
 
     def _behind_products(self) -> set[int]:
-        """Readers of a value that come after a product over it: they are not joined to its first readers."""
+        """Readers of a value that come after a product over it: they are not joined to its maker and first readers."""
         return {
             reader
             for value, readers in self.readers.items()
             for reader in readers
-            if reader > self._first_product(readers)
+            if value in self.made_by
+            and _joins(self.forward[self.made_by[value]], self.forward[reader])
+            and reader > self._first_product(readers)
         }
 
     def _first_product(self, readers: Sequence[int]) -> int:
