@@ -231,10 +231,15 @@ class Gpu:
         Operands that repeat within an operation may be read faster than its bytes say: no roofline bounds measured
         ones.
         """
-        surface = self.surface(kernel)
-        if surface is None:
+        if self.surface(kernel) is None:
             return self.duration(kernel)
-        return max(padding.filled_up(self, kernel, surface[0].seconds), self.floor)
+        return max(padding.filled_up(self, kernel, self._by_operations), self.floor)
+
+    def _by_operations(self, kernel: Kernel) -> float:
+        """Seconds by its own table: a vector that is filled up to a matrix is read where matrices are."""
+        surface = self.surface(kernel)
+        assert surface is not None
+        return surface[0].seconds(kernel)
 
     def tile_time(self, kernel: Kernel) -> float:
         """Seconds of a product by the tile model alone, without what rows near it say."""
