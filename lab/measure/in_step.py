@@ -7,6 +7,7 @@ between them finds a lower clock. Each row has both times of one operation, of o
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import sys
 import time
@@ -21,8 +22,8 @@ from lab.measure import machine
 from lab.measure.attention import attention
 from lab.measure.case import Call, Case, Tensors
 from lab.measure.machine import Meter
-from lab.measure.plan import planned
-from lab.measure.products import product
+from lab.measure.plan import identified, identity, planned
+from lab.measure.products import linear, product
 from lab.measure.timing import Bench
 from lab.measure.trace import MARK, kernels_by_mark
 
@@ -42,7 +43,12 @@ PRODUCTS = (
     (4096, 32000, 4096), (2048, 2048, 2048), (2048, 1024, 4096), (4096, 1024, 4096), (1024, 8192, 2048),
     (8192, 2560, 14336), (16384, 1024, 1024),
 )  # fmt: skip
-#: Families, operations and most cases of each, by memory alone.
+#: Layers with a bias, which a plain product of the same size stands beside: tokens, outputs, inputs.
+BIASED = (
+    (2048, 8192, 8192), (4096, 8192, 2048), (1024, 8192, 8192), (8192, 4096, 16384), (16384, 3072, 768),
+    (16384, 768, 3072), (8192, 4096, 1024), (4096, 1024, 8192), (2048, 2048, 8192), (65536, 1024, 1024),
+)  # fmt: skip
+#: Families and operations of which a few cases each are taken.
 STREAMS = (
     ("pointwise", "add"),
     ("pointwise", "silu"),
@@ -50,6 +56,12 @@ STREAMS = (
     ("norm", "rms_norm"),
     ("softmax", "softmax"),
     ("optimizer", "adamw"),
+    ("conv", "conv2d"),
+    ("batch_norm", "batch_norm"),
+    ("index", "index_put"),
+    ("index", "index_put_accumulate"),
+    ("pointwise", "mul"),
+    ("pointwise", "cast"),
 )
 EACH = 8
 
@@ -62,6 +74,9 @@ def cases() -> Iterator[Case]:
     for m, n, k in PRODUCTS:
         for layout in ("nt", "nn", "tn"):
             yield product(m, n, k, "bf16", layout)
+    for tokens, out, into in BIASED:
+        yield linear(tokens, out, into, "bf16", 0)
+        yield product(tokens, out, into, "bf16", "nt")
     everything = planned()
     for family, op in STREAMS:
         own = [case for case in everything if (case.family, case.op) == (family, op)]
@@ -122,10 +137,26 @@ def hot_rows(
     return rows
 
 
+def _timed(rows: Path) -> set[str]:
+    """Identities of the cases of an earlier run."""
+    with gzip.open(rows, "rt") as file:
+        cells = [json.loads(line) for line in file]
+    return {
+        identified(row["family"], row["op"], row["way"], tuple(row["size"]), row["set"])
+        for row in cells
+        if row["kind"] == "in_step"
+    }
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--seconds", type=float, default=300.0)
+    parser.add_argument(
+        "--beside",
+        type=Path,
+        help="rows of an earlier run: its cases are not timed again",
+    )
     options = parser.parse_args()
     until = time.perf_counter() + options.seconds
     torch.manual_seed(0)
@@ -139,7 +170,10 @@ def main() -> int:
             file.flush()
 
         put(**machine.described())
-        waiting = list(enumerate(cases()))
+        earlier = _timed(options.beside) if options.beside else set()
+        waiting = [
+            (n, case) for n, case in enumerate(cases()) if identity(case) not in earlier
+        ]
         hot.heat(FIRST_HEAT)
         for start in range(0, len(waiting), BATCH):
             if time.perf_counter() > until:
