@@ -58,10 +58,9 @@ ROWS: list[tuple[str, float, str, int, int, str, str, dict[str, Any], float]] = 
         TITAN | {"loss": "fp32"},
         0.04,
     ),
-    # Here they are all that is kept at a block's edge: 16 inputs of 8,192 tokens have 2 bytes an element more.
     (
         "titan-1b-b4-sac-compiled",
-        27.448 - 16 * 2 * 8192 * 2048 / GIB,
+        27.448,
         "pytorch-compiled",
         1,
         4,
@@ -117,6 +116,11 @@ ROWS: list[tuple[str, float, str, int, int, str, str, dict[str, Any], float]] = 
 ]
 
 
+#: Under autocast inputs of blocks are in 32 bits, which scenarios count as 16: all that selective checkpointing keeps there.
+MISSED = ("titan-1b-b4-sac-compiled",)
+SHORT = pytest.mark.xfail(strict=True, reason="2.6 % too little, 1.8 of them are these")
+
+
 def peak(scenario: Scenario) -> float:
     """GiB that the fullest rank's allocator has handed out at most."""
     return fullest(lowered_on(scenario, load_fabric(scenario))).total / GIB
@@ -133,8 +137,10 @@ def peak(scenario: Scenario) -> float:
         "pytorch",
         "tolerance",
     ),
-    [row[1:] for row in ROWS],
-    ids=[row[0] for row in ROWS],
+    [
+        pytest.param(*row[1:], id=row[0], marks=SHORT if row[0] in MISSED else ())
+        for row in ROWS
+    ],
 )
 def test_a_scenario_has_the_peak_of_the_program(
     measured: float,
