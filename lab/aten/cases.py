@@ -109,8 +109,9 @@ class Case:
 
 
 def measured(gpu: str) -> list[Case]:
-    """Cases of all files of a GPU: widths of heads were measured on the H200 alone."""
-    paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in ("", ".domains", ".widths"))
+    """Cases of all files of a GPU: widths of heads and long layers with biases were measured on the H200 alone."""
+    parts = "", ".domains", ".widths", ".biased"
+    paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in parts)
     return [case for path in paths if path.exists() for case in read(path)]
 
 
