@@ -25,7 +25,7 @@ vocab = 1000
 layers = 8
 [training]
 framework = "pytorch-eager"
-seq_len = 8192
+seq_len = 6144
 micro_batch = 1
 microbatches = 4
 [parallel]

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from prestep.sim import api
+from prestep.sim.costs.counterparts import kind_in_models
+from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain, OpGraph
 from prestep.sim.lowering import lowered_on
 from prestep.sim.predict import load_fabric
@@ -63,9 +65,9 @@ def kinds(*changes: str) -> set[str]:
 
 
 def all_kinds(graph: OpGraph) -> set[str]:
-    """Kinds of a graph's kernels and of those within its chains."""
+    """Kinds of a graph's kernels and of those within its chains, as models name them."""
     chains = [one.graph for one in graph.kernels if isinstance(one, Chain)]
-    alone = {one.kind for one in graph.kernels}
+    alone = {kind_in_models(one) for one in graph.kernels if isinstance(one, Kernel)}
     return alone.union(*(all_kinds(chain) for chain in chains))
 
 
