@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from click.testing import CliRunner
 from prestep.cli import main
 from prestep.sim.api import load
 from prestep.sim.costs import load_gpu
+from prestep.sim.costs.counterparts import in_models
 from prestep.sim.costs.gpu_files import names
 from prestep.sim.costs.kinds import DTYPE_BYTES
 from prestep.sim.errors import InputError
@@ -52,19 +54,43 @@ def test_the_chain_of_estimators_is_explained() -> None:
 
 
 def test_a_step_takes_what_the_command_says() -> None:
-    """Products and attention of a step on one B200 are the command's to the last digit: its `time`, not `time_alone`."""
+    """Products and attention of a step on one B200 are the command's: its `time`, not `time_alone`.
+
+    Products by the name that results have; attention has the kernel that resets its counter, and a pause, besides.
+    """
     changes = {"cluster.name": "dgx-b200", "cluster.gpus": 1, "parallel.dp": 1}
     step = plan(load("llama1b-ddp4", {**changes, "training.global_batch": 2}))
     kernels = [(k, t) for k, t in zip(step.graph.kernels, step.durations, strict=True)]
-    asked_for = {"gemm", "attention_fwd", "attention_bwd"}
+    compared = Counter[str]()
     for kernel, seconds in kernels:
-        if isinstance(kernel, Kernel) and kernel.kind in asked_for:
-            sizes = ",".join(map(str, kernel.shape))
-            layout = ("--layout", kernel.layout) if kernel.layout else ()
-            made = asked(kernel.kind, sizes, "--gpu", "b200", *layout)
-            assert made["time"] == pytest.approx(seconds, rel=0.01)
-            if kernel.kind == "gemm" and min(kernel.shape) >= 2048:
-                assert made["time_alone"] < made["time"]
+        reading = in_models(kernel) if isinstance(kernel, Kernel) else None
+        if reading is None or ("attention" not in kernel.kind and not kernel.product):
+            continue
+        one = kernel if kernel.product else reading.main
+        sizes = ",".join(map(str, one.shape))
+        layout = ("--layout", one.layout) if one.layout else ()
+        name = (
+            f"aten.{one.kind.removeprefix('aten ')}.default"
+            if one.product
+            else one.kind
+        )
+        made = asked(name, sizes, "--gpu", "b200", *layout)
+        assert 0.99 * made["time"] <= seconds <= 1.01 * made["time"] + 5e-6
+        if kernel.product and min(kernel.shape) >= 2048:
+            assert made["time_alone"] < made["time"]
+        compared[one.kind] += 1
+    assert compared.keys() == {"aten mm", "attention_fwd", "attention_bwd"}
+
+
+@pytest.mark.parametrize("gpu", ["h200", "b200", "mi300x"])
+def test_a_product_takes_the_same_by_both_names(gpu: str) -> None:
+    """As results name it and as models do, but for the kernel that resets a counter where the product is large."""
+    model, small = (
+        asked(name, "1024,4096,4096", "--gpu", gpu)
+        for name in ("gemm", "aten.mm.default")
+    )
+    assert small["flops"] == model["flops"] and small["bytes"] == model["bytes"]
+    assert small["time"] == pytest.approx(model["time"], rel=0.05)
 
 
 @pytest.mark.parametrize(

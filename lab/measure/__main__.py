@@ -6,7 +6,6 @@ Run again with the same file it goes on where it stopped, without the case that 
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import sys
 import time
@@ -18,7 +17,7 @@ import torch
 
 from lab.measure import host, machine, power
 from lab.measure.case import Case, Tensors
-from lab.measure.plan import held_out, identified, identity, planned
+from lab.measure.plan import held_out, identity, planned, timed
 from lab.measure.timing import Bench
 
 BATCH = 60  # cases in one session of the profiler
@@ -113,20 +112,9 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _timed(rows: Path) -> set[str]:
-    """Identities of the cases of an earlier run."""
-    with gzip.open(rows, "rt") as file:
-        cells = [json.loads(line) for line in file]
-    return {
-        identified(row["family"], row["op"], row["way"], tuple(row["size"]), row["set"])
-        for row in cells
-        if row["kind"] == "op"
-    }
-
-
 def _left(cases: list[Case], options: argparse.Namespace) -> list[Numbered]:
     """The cases to time with their numbers: every n-th, without those of an earlier run."""
-    earlier = _timed(options.beside) if options.beside else set()
+    earlier = timed(options.beside) if options.beside else set()
     every = list(enumerate(cases))[:: options.every]
     return [(n, case) for n, case in every if identity(case) not in earlier]
 

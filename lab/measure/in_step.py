@@ -7,7 +7,6 @@ between them finds a lower clock. Each row has both times of one operation, of o
 from __future__ import annotations
 
 import argparse
-import gzip
 import json
 import sys
 import time
@@ -22,7 +21,7 @@ from lab.measure import machine
 from lab.measure.attention import attention
 from lab.measure.case import Call, Case, Tensors
 from lab.measure.machine import Meter
-from lab.measure.plan import identified, identity, planned
+from lab.measure.plan import identity, planned, timed
 from lab.measure.products import linear, product
 from lab.measure.timing import Bench
 from lab.measure.trace import MARK, kernels_by_mark
@@ -137,17 +136,6 @@ def hot_rows(
     return rows
 
 
-def _timed(rows: Path) -> set[str]:
-    """Identities of the cases of an earlier run."""
-    with gzip.open(rows, "rt") as file:
-        cells = [json.loads(line) for line in file]
-    return {
-        identified(row["family"], row["op"], row["way"], tuple(row["size"]), row["set"])
-        for row in cells
-        if row["kind"] == "in_step"
-    }
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", type=Path, required=True)
@@ -170,7 +158,7 @@ def main() -> int:
             file.flush()
 
         put(**machine.described())
-        earlier = _timed(options.beside) if options.beside else set()
+        earlier = timed(options.beside, "in_step") if options.beside else set()
         waiting = [
             (n, case) for n, case in enumerate(cases()) if identity(case) not in earlier
         ]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import json
 from collections import defaultdict
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from lab.measure import (
@@ -67,6 +70,17 @@ def identified(
     family: str, op: str, way: str, size: tuple[int, ...], setting: dict[str, Any]
 ) -> str:
     return "|".join((family, op, way, str(size), str(sorted(setting.items()))))
+
+
+def timed(rows: Path, kind: str = "op") -> set[str]:
+    """Identities of the cases of an earlier run (.jsonl.gz)."""
+    with gzip.open(rows, "rt") as file:
+        cells = [json.loads(line) for line in file]
+    return {
+        identified(row["family"], row["op"], row["way"], tuple(row["size"]), row["set"])
+        for row in cells
+        if row["kind"] == kind
+    }
 
 
 def held_out(cases: list[Case]) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -25,7 +26,8 @@ GROUP = "Predict"
     epilog="\b\n"
     "Examples:\n"
     "  prestep kernel gemm 16384,8192,1280 --gpu h100 --dtype fp64\n"
-    "  prestep kernel copy 33554432 --gpu h100 --explain\n",
+    "  prestep kernel copy 33554432 --gpu h100 --explain\n"
+    "  prestep kernel aten.mm.default 8192,4096,4096\n",
 )
 @click.argument("kind")
 @click.argument("shape")
@@ -46,10 +48,7 @@ GROUP = "Predict"
 def command(
     kind: str, shape: str, gpu: str, dtype: str, layout: str, explain: bool, json_: bool
 ) -> None:
-    product = kind.startswith("gemm")
-    asked = kernels.Kernel(
-        kind, _sizes(shape), dtype, layout or ("nt" if product else "")
-    )
+    asked = _asked(kind, _sizes(shape), dtype, layout)
     model = costs.load_gpu(gpu)
     table = {"gpu": gpu, **_times(model, asked)}
     if json_:
@@ -58,6 +57,22 @@ def command(
     click.echo(f"{kind} {shape} in {dtype} on {gpu}")
     for line in (*_lines(table), *(_chain(model, asked) if explain else ())):
         click.echo(f"  {line}")
+
+
+def _asked(
+    kind: str, shape: tuple[int, ...], dtype: str, layout: str
+) -> kernels.Kernel:
+    """The kernel; a product also by the name that results have ("aten.mm.default"), with the work of its sizes."""
+    name = "aten " + kind.split(".")[1] if kind.startswith("aten.") else kind
+    asked = kernels.Kernel(name, shape, dtype, layout)
+    if asked.product == "gemm" and not layout:
+        asked = replace(asked, layout="nt")
+    if asked.product and asked.product != name:
+        plain = replace(asked, kind=asked.product)
+        kinds.check(plain)
+        flops, size = kinds.work(plain)
+        asked = replace(asked, flops=flops, bytes=size)
+    return asked
 
 
 def _chain(gpu: costs.Gpu, asked: kernels.Kernel) -> Iterator[str]:

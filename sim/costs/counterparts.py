@@ -58,7 +58,7 @@ OVER_ROWS = {
         *("embedding_fwd", "nll_loss_fwd"),
     )
 }
-#: Parts of norms, backward, that no operation was measured of, by the layout that says which gradients are wanted.
+#: Parts of a norm's backward pass that were not measured as operations, by the layout that says which gradients it has.
 HALVES = {
     ("_fused_rms_norm_backward", "untrained"): "rms_norm_bwd_input",
     ("_fused_rms_norm_backward", "weights"): "rms_norm_bwd_weight",

@@ -308,7 +308,7 @@ class Gpu:
         return time * load * self.sms / (self.sms - kernel.reserved)
 
     def _in_steps(self, kernel: Kernel) -> InModels | None:
-        """The kernels of models whose times an operation of PyTorch takes in a step, even where it was measured itself.
+        """Returns the traced kernels that price an operation in a step, even where the operation itself was measured.
 
         Models' tables are of traced steps: power bounds products and attention there, and what else a step does is in
         the caches. Products that fill no GPU draw less and stay; models have few in batches, and few convolutions. Of

@@ -70,20 +70,12 @@ STREAM_PASSES = {
     "mse_loss": 3.0,
     "mse_backward": 4.0,
     # TorchInductor's; the workload knows how many tensors a graph joins and says the bytes itself
-    "fused": 2.0,
-    "fused_pointwise": 2.0,
-    "fused_reduction": 2.0,
-    "fused_norm": 2.0,
-    "fused_rope": 2.0,
-    "fused_rope_bwd": 2.0,
-    "fused_transpose": 2.0,
-    "fused_add_norm": 3.0,
-    "fused_add": 3.0,
+    **dict.fromkeys(("fused", "fused_pointwise", "fused_reduction", "fused_norm"), 2.0),
+    **dict.fromkeys(("fused_rope", "fused_rope_bwd", "fused_transpose"), 2.0),
+    **dict.fromkeys(("fused_add_norm", "fused_add", "fused_cast", "fused_mul"), 3.0),
     "fused_norm_bwd": 6.0,
     "fused_norm_bwd_weight": 7.0,
     "fused_sum": 33.0,
-    "fused_cast": 3.0,
-    "fused_mul": 3.0,
     "fused_mul_bwd": 5.0,
     **{
         f"fused_{name}{part}": passes

@@ -41,15 +41,8 @@ BORROWED = {
 # Kinds of generated code that is nothing in particular: read from the rows of all that are like it.
 POOLED = {
     "fused_pointwise": (
-        "fused_add",
-        "fused_mul",
-        "fused_mul_bwd",
-        "fused_rope",
-        "fused_rope_bwd",
-        "fused_silu",
-        "fused_silu_bwd",
-        "fused_silu_mul",
-        "fused_silu_mul_bwd",
+        *("fused_add", "fused_mul", "fused_mul_bwd", "fused_rope", "fused_rope_bwd"),
+        *("fused_silu", "fused_silu_bwd", "fused_silu_mul", "fused_silu_mul_bwd"),
         "fused_transpose",
     ),
     "fused_reduction": ("fused_norm", "fused_add_norm", "fused_norm_bwd"),

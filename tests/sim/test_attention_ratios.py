@@ -102,7 +102,7 @@ def test_a_step_slows_the_attention_of_every_library_alike(
 ) -> None:
     """The clock falls for whoever runs: libraries stand to each other in a step as they do alone.
 
-    Steps have cuDNN's kernel that resets a counter besides: a launch, at most 2 us of 100 here.
+    In a step a kernel that resets a counter comes before cuDNN's: a launch, at most 2 us of 100 here.
     """
     made = load_gpu(gpu)
     batch, heads, kv_heads, queries, keys, dim = size

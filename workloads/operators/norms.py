@@ -45,8 +45,8 @@ def forward(operation: Operation) -> tuple[Kernel, ...]:
 def backward(operation: Operation) -> tuple[Kernel, ...]:
     """native_layer_norm_backward(gradient, input, normalized shape, ..., output mask).
 
-    The input's gradient and the weights' are kernels of their own ("weights": the latter alone). Sums over all rows are
-    the longer part: weights that are not trained, or that there are not, need none ("untrained").
+    The input's gradient and the weights' come from separate kernels ("weights": the latter alone). Sums over all rows
+    take longest; frozen or absent weights need none ("untrained").
     """
     mask = argument(operation, OUTPUT_MASK[base(operation)], "output_mask")
     of_input, *of_weights = mask if isinstance(mask, tuple) else (True, True)

@@ -52,7 +52,7 @@ def timeline(result: Prediction) -> str:
         hint += " Zoom in on rows of layers, or look for a kernel, and they are opened."
     controls = Markup(
         f'<div class="bar">{bar}<button type="button" id="sum" aria-pressed="false">sum a range</button>'
-        '<label>find <input type="search" id="find" size="14" placeholder="gemm, dp, backward"></label>'
+        '<label>find <input type="search" id="find" size="14" placeholder="mm, dp, backward"></label>'
         '<span id="hits" class="soft" role="status"></span><label hidden>show '
         f'<select id="ranks"><option value="">all ranks</option></select></label>'
         f'<span id="span" class="soft" role="status"></span></div>'
