@@ -9,6 +9,7 @@ import pytest
 from prestep.sim.collectives.wires import transport
 from prestep.sim.errors import InputError
 from prestep.topologies import cluster_names, load_cluster
+from prestep.topologies.show.summary import oversubscription
 from tests.sample import together
 
 GOOD = """
@@ -21,7 +22,7 @@ latency = { value = "1 us", evidence = "guess", source = "a test" }
 BAD = """
 extends = "dgx-h100"
 gpu = 7
-gpus = 4
+gpus = { value = 4 }
 nvlnks = { value = [9, 9], evidence = "guess", source = "a test" }
 sockets = { value = "two", evidence = "guess", source = "a test" }
 nics = { value = 8, evidence = "hearsay", source = "" }
@@ -48,6 +49,35 @@ def test_a_file_may_extend_a_bundled_cluster(tmp_path: Path) -> None:
     rows = links.of_kind("nvlink")
     assert set(links.latency[rows]) == {1e-6}
     assert set(links.evidence[rows]) == {"measured"}
+
+
+HALL = """
+family = "fat_tree"
+gpu = "h100"
+hosts = 32
+hosts_per_leaf = 8
+spines = 8
+oversubscription = 2
+[nic]
+bandwidth = "%s"
+"""
+
+
+@pytest.mark.parametrize(
+    ("payload", "wire"),
+    [("48 GB/s", 50e9), ("400 Gbit/s", 50e9), ("23 GB/s", 25e9), ("97 GB/s", 100e9)],
+)
+def test_bare_values_are_guesses_of_the_file(
+    tmp_path: Path, payload: str, wire: float
+) -> None:
+    """What a link leaves out is the known host's; its wire is that of a generation of ports, also above."""
+    fabric = load_cluster(written(tmp_path, HALL % payload))
+    assert set(fabric.links.raw[fabric.links.of_kind("nic")]) == {wire}
+    assert {fabric.facts[key].evidence for key in ("hosts", "nic.bandwidth")} == {
+        "guess"
+    }
+    assert "mine.toml" in fabric.facts["nic.bandwidth"].source
+    assert str(oversubscription(fabric)[0]) == "leaf 2:1"
 
 
 FASTER_SLOT = """

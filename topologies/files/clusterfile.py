@@ -1,4 +1,4 @@
-"""Cluster files: TOML in which every number says where it comes from.
+"""Cluster files: TOML whose numbers may say where they come from.
 
 ::
 
@@ -9,6 +9,7 @@
     gpus = { value = 8, evidence = "datasheet", source = "DGX H100 User Guide" }
     nccl = "my-nccl.toml"           # optional: NCCL's constants on this machine, written by `prestep calibrate`
     kernels = "my-gpu.toml"         # optional: kernel times of this machine's GPUs, written by `prestep calibrate`
+    hosts = 4                       # a bare value is graded "guess", and its source is the file
     [nvlink]
     bandwidth = { value = "21.8 GB/s", evidence = "measured", source = "..." }     # one link, one direction, payload
     latency = { value = "0.3 us", evidence = "guess", source = "..." }
@@ -23,6 +24,7 @@ import math
 import os
 import typing
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -41,6 +43,7 @@ from prestep.topologies.files.bundled import CLUSTERS
 from prestep.topologies.files.tables import (
     Reader,
     Table,
+    Usual,
     load_family,
     locate,
     merged,
@@ -65,20 +68,24 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
     where, table = where_of(path), merged(path)
     family = load_family(where, table)
     reader = Reader(where)
-    values = reader.params(table, typing.get_type_hints(family.Params))
+    own = path.parent != CLUSTERS  # bundled files say all that is known
+    hints = typing.get_type_hints(family.Params)
+    usual: Usual = partial(host_models.usual_links, family)
+    values = reader.params(table, hints, *([usual] if own else []))
     if hosts is not None:
         values |= _hosts(reader, family, hosts)
     reader.mistakes += _too_many(where, family, values)
     if reader.mistakes:
         raise InputError(reader.mistakes)
     facts = dict(reader.facts)
-    if path.parent != CLUSTERS:  # bundled files say all that is known
+    if own:
         params, others = host_models.filled(family, table, values)
+        values |= host_models.cables(family, values)
         values, facts = {**params, **values}, {**others, **facts}
     fabric = _built(where, family, values).with_facts(path.stem, facts)
     measured = {field: str(table.get(key, "")) for key, field in FILES.items()}
     fabric = fabric.with_columns(**measured)
-    return fabric if path.parent == CLUSTERS else _doubted(fabric)
+    return _doubted(fabric) if own else fabric
 
 
 def _doubted(fabric: Fabric) -> Fabric:

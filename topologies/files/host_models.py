@@ -17,8 +17,9 @@ from typing import Any
 
 from prestep.topologies import host
 from prestep.topologies.core import facts
-from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.fabric.wiring import CABLE
 from prestep.topologies.files.bundled import cluster_names
 from prestep.topologies.files.tables import HEADER, Reader, load_family, locate, merged
 
@@ -117,16 +118,14 @@ def _nvlinks(params: Any) -> int:
     return int(sum(params.nvlinks) + between)
 
 
-def filled(
-    family: ModuleType, table: Mapping[str, Any], values: dict[str, Any]
-) -> tuple[dict[str, Any], dict[str, Quantity]]:
-    """What a cluster file of a known host leaves out: parameters and facts, and a note that names the host.
+def of_values(family: ModuleType, values: Mapping[str, Any]) -> HostModel | None:
+    """The bundled host that the parameters of a cluster file describe.
 
-    Nothing for families whose hosts are their own, and for hosts that no bundled cluster has.
+    None for families whose hosts are their own, and for hosts that no bundled cluster has.
     """
     params_type = family.Params
     if not issubclass(params_type, host.Params):
-        return {}, {}
+        return None
     stated = {key: values[key] for key in ("gpu", "gpus") if values.get(key)}
     usual = {entry.name: entry.default for entry in dataclasses.fields(params_type)}
     gpu, gpus = ({**usual, **stated}[key] for key in ("gpu", "gpus"))
@@ -135,8 +134,46 @@ def filled(
         params = model.params
         same = all(getattr(params, key) == values[key] for key in of_links)
         if (params.gpu, params.gpus) == (gpu, gpus) and same:
-            return _left_out(model, table)
-    return {}, {}
+            return model
+    return None
+
+
+def usual_links(family: ModuleType, values: Mapping[str, Any]) -> dict[str, LinkSpec]:
+    """The links that a file's hosts and network have where it says nothing: the known host's, else the family's."""
+    links = {
+        entry.name: entry.default
+        for entry in dataclasses.fields(family.Params)
+        if isinstance(entry.default, LinkSpec)
+    }
+    model = of_values(family, values)
+    of_host = {} if model is None else vars(model.params)
+    return links | {key: of_host[key] for key in links if key in of_host}
+
+
+def cables(family: ModuleType, values: Mapping[str, Any]) -> dict[str, LinkSpec]:
+    """The cables between switches that a file leaves out: as fast as the hosts' ports, if it states those."""
+    port = values.get("nic")
+    if not isinstance(port, LinkSpec):
+        return {}
+    why = "as fast as the hosts' ports"
+    rates = {
+        part: Quantity(known.value, "guess", why)
+        for part, known in (("bandwidth", port.bandwidth), ("raw", port.raw))
+        if known is not None
+    }
+    return {
+        entry.name: dataclasses.replace(CABLE, **rates)
+        for entry in dataclasses.fields(family.Params)
+        if entry.default == CABLE and entry.name not in values
+    }
+
+
+def filled(
+    family: ModuleType, table: Mapping[str, Any], values: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Quantity]]:
+    """What a cluster file of a known host leaves out: parameters and facts, and a note that names the host."""
+    model = of_values(family, values)
+    return ({}, {}) if model is None else _left_out(model, table)
 
 
 def _left_out(

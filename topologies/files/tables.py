@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
 import typing
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -16,6 +18,8 @@ from prestep.topologies.core.quantity import GRADES, LinkSpec, Quantity
 from prestep.topologies.files.bundled import CLUSTERS, cluster_file, cluster_names
 
 Table = dict[str, Any]
+#: The links of such hosts, from the parameters that a file states.
+Usual = Callable[[Table], Mapping[str, Any]]
 HEADER = ("family", "extends", "several", "description", *facts.FILES)
 _GRADED = {"value", "evidence", "source"}
 _LINK = {
@@ -123,6 +127,23 @@ def _laid_over(below: object, value: object) -> object:
     return {key: old for key, old in below.items() if key not in stale} | value
 
 
+def _completed(parts: Mapping[str, Quantity], usual: LinkSpec) -> LinkSpec:
+    """The usual link with the parts that a file states; a stated bandwidth holds both ways."""
+    if "bandwidth" not in parts:
+        return dataclasses.replace(usual, **parts)
+    spec = dataclasses.replace(usual, **{"upstream": None, **parts})
+    if "raw" in parts or usual.raw is None:
+        return spec
+    payload = max(spec.bandwidth.value, (spec.upstream or spec.bandwidth).value)
+    # Each generation of a link is twice as fast on the wire as the one before: a payload says which one it is.
+    steps = math.ceil(math.log2(payload / usual.raw.value))
+    if steps == 0:
+        return spec
+    why = f"the slowest generation that carries the payload; {usual.raw.source}"
+    raw = Quantity(usual.raw.value * 2.0**steps, "guess", why)
+    return dataclasses.replace(spec, raw=raw)
+
+
 class Reader:
     """Turns a table into a family's parameters, keeping every mistake and every source."""
 
@@ -134,10 +155,16 @@ class Reader:
     def wrong(self, key: str, found: object, expected: str, hint: str = "") -> None:
         self.mistakes.append(Mistake(self.where, key, str(found), expected, hint))
 
-    def params(self, table: Table, hints: Mapping[str, Any]) -> Table:
-        """The family's parameters that a table states; numbers that are no parameters are kept in `facts`."""
+    def params(
+        self, table: Table, hints: Mapping[str, Any], usual: Usual = lambda values: {}
+    ) -> Table:
+        """The family's parameters that a table states; numbers that are no parameters are kept in `facts`.
+
+        `usual` gives the links of such hosts, from the other parameters: what a table leaves out of a link is theirs.
+        """
         values: Table = {}
-        for key, entry in table.items():
+        ordered = sorted(table, key=lambda key: hints.get(key) is LinkSpec)
+        for key, entry in ((key, table[key]) for key in ordered):
             if key in HEADER:
                 continue
             if key in facts.KINDS:
@@ -150,7 +177,7 @@ class Reader:
                     did_you_mean(key, hints),
                 )
             elif hints[key] is LinkSpec:
-                values[key] = self.link(key, entry)
+                values[key] = self.link(key, entry, usual(values).get(key))
             elif hints[key] is str:
                 values[key] = self.text(key, entry)
             else:
@@ -165,22 +192,16 @@ class Reader:
         return str(entry)
 
     def graded(self, key: str, entry: object) -> Table | None:
-        """The entry when it is { value, evidence, source }; the mistake is kept when it is not."""
-        if not isinstance(entry, dict) or set(entry) != _GRADED:
-            extra = sorted(set(entry) - _GRADED) if isinstance(entry, dict) else []
-            found = (
-                ", ".join(sorted(entry)) or "nothing"
-                if isinstance(entry, dict)
-                else repr(entry)
-            )
-            hint = (
-                did_you_mean(extra[0], _GRADED)
-                if extra
-                else "every number says where it comes from"
-            )
-            self.wrong(
-                key, found, "{ value = ..., evidence = ..., source = ... }", hint
-            )
+        """The entry as { value, evidence, source }, a bare value as a guess; None, and a mistake, for other tables."""
+        if not isinstance(entry, dict):
+            source = f"yours: {self.where} gives no source"
+            return {"value": entry, "evidence": "guess", "source": source}
+        if set(entry) != _GRADED:
+            extra = sorted(set(entry) - _GRADED)
+            found = ", ".join(sorted(entry)) or "nothing"
+            hint = did_you_mean(extra[0], _GRADED) if extra else ""
+            expected = "a value, or { value = ..., evidence = ..., source = ... }"
+            self.wrong(key, found, expected, hint)
             return None
         if entry["evidence"] not in GRADES:
             hint = did_you_mean(str(entry["evidence"]), GRADES)
@@ -218,7 +239,10 @@ class Reader:
         )
         return tuple(numbers) if shape is tuple else value
 
-    def link(self, key: str, entry: object) -> LinkSpec | None:
+    def link(
+        self, key: str, entry: object, usual: LinkSpec | None = None
+    ) -> LinkSpec | None:
+        """A link, whose parts that are not stated are those of the usual one."""
         if not isinstance(entry, dict):
             self.wrong(key, repr(entry), f"a table with {', '.join(_LINK)}")
             return None
@@ -230,16 +254,18 @@ class Reader:
                 did_you_mean(name, _LINK),
             )
         for name in ("bandwidth", "latency"):
-            if name not in entry:
-                self.wrong(
-                    f"{key}.{name}", "nothing", "a value with evidence and source"
-                )
+            if name not in entry and usual is None:
+                self.wrong(f"{key}.{name}", "nothing", "a value with its unit")
         parts = {
             name: self.quantity(f"{key}.{name}", entry[name], parse)
             for name, parse in _LINK.items()
             if name in entry
         }
-        if "bandwidth" not in parts or "latency" not in parts or None in parts.values():
+        if None in parts.values():
+            return None
+        if usual is not None:
+            return _completed(typing.cast(dict[str, Quantity], parts), usual)
+        if "bandwidth" not in parts or "latency" not in parts:
             return None
         return LinkSpec(**parts)  # type: ignore[arg-type]
 
