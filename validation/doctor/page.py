@@ -7,7 +7,13 @@ from typing import Any
 
 from prestep.sim.collectives.table import bus_factor
 from prestep.sim.outputs import words
-from prestep.sim.units import format_bandwidth, format_bytes, format_duration, percent
+from prestep.sim.units import (
+    aligned,
+    format_bandwidth,
+    format_bytes,
+    format_duration,
+    percent,
+)
 from prestep.validation.doctor.causes import causes
 from prestep.validation.doctor.diagnosis import Diagnosis, Sign, Suspect
 from prestep.validation.doctor.logs import Run
@@ -15,7 +21,15 @@ from prestep.validation.doctor.normal import Part, interval, slow
 from prestep.validation.doctor.sweep import Size, Sweep
 from prestep.validation.formats.collective_rows import nccl_op
 
-HEAD = f"{'size':>10} {'measured':>10} {'busbw':>12} {'should take':>23}  {'algorithm':<18}"
+HEAD = (
+    "size",
+    "measured",
+    "busbw",
+    "of predicted",
+    "good machines",
+    "NCCL runs",
+    "verdict",
+)
 
 
 _SIGNS = words.items(words.named(words.text()), "lines of the log, and what they say")
@@ -189,8 +203,9 @@ def _lines(diagnosis: Diagnosis, run: Run, cluster: str) -> Iterator[str]:
     extent = f"{run.ranks} GPUs on {max(1, run.hosts)} host(s)"
     yield f"{extent}, held against {cluster}" if cluster else extent
     for sweep in diagnosis.sweeps:
-        yield from ("", f"{sweep.op}, {sweep.row.ranks} ranks", HEAD)
-        yield from (_size_line(size, sweep) for size in sweep.sizes)
+        yield from ("", f"{sweep.op}, {sweep.row.ranks} ranks")
+        cells = [_size_cells(size, sweep) for size in sweep.sizes]
+        yield from aligned([HEAD, *cells], left=(5, 6))
     yield ""
     yield _verdict(diagnosis)
     yield from map(_part_line, diagnosis.parts)
@@ -200,15 +215,19 @@ def _lines(diagnosis: Diagnosis, run: Run, cluster: str) -> Iterator[str]:
         yield f"skipped: {mistake}"
 
 
-def _size_line(size: Size, sweep: Sweep) -> str:
-    low, high = map(format_duration, interval(size))
+def _size_cells(size: Size, sweep: Sweep) -> tuple[str, ...]:
+    """The cells of one size: how long it took, how long good machines take, and what that makes of it."""
     expected = size.expected
-    runs = f"{expected.algo} {expected.proto}, {expected.channels}"
+    low, high = (bound / expected.time for bound in interval(size))
     return (
-        f"{format_bytes(size.size):>10} {format_duration(size.measured):>10} "
-        f"{format_bandwidth(_busbw(size, sweep)):>12} {low:>10} to {high:>9}  {runs:<18}"
-        f"{'slow' if slow(size) else ''}"
-    ).rstrip()
+        format_bytes(size.size),
+        format_duration(size.measured),
+        format_bandwidth(_busbw(size, sweep)),
+        f"{size.measured / expected.time:.2f}x",
+        f"{low:.2f}x to {high:.2f}x",
+        f"{expected.algo} {expected.proto}, {expected.channels} channels",
+        "slow" if slow(size) else "good",
+    )
 
 
 def _verdict(diagnosis: Diagnosis) -> str:
