@@ -30,6 +30,7 @@ LANGUAGES = {"sh", "text", "toml", "ini", "json", "yaml", "python", "{toctree}"}
 NOT_RUN = {
     "README.md": 1,
     "CONTRIBUTING.md": 1,
+    "docs/accuracy.md": 1,
     "docs/agents.md": 1,
     "docs/capture.md": 3,
     "docs/measure.md": 4,
@@ -38,6 +39,8 @@ NOT_RUN = {
     "docs/index.md": 1,
     "docs/install.md": 1,
     "docs/peers.md": 1,
+    "docs/performance.md": 1,
+    "docs/published.md": 1,
     "docs/topologies.md": 1,
     "docs/tutorial.md": 1,
     "docs/how-to/calibrate-machine.md": 1,
@@ -64,8 +67,6 @@ SLOW = (
 SHORTER = {
     "prestep search 8b.toml": " --over parallel.pp=1 --over training.recompute=none"
 }
-#: Pages whose commands make the figures of the laboratory: they predict whole sets.
-LAB = ("docs/preregistered.md",)
 
 
 def nccl_log(path: Path) -> None:
@@ -264,8 +265,7 @@ def pages_to_run() -> list[object]:
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:
-    chosen = [(pytest.mark.slow, SLOW), (pytest.mark.lab, LAB)]
-    return [mark for mark, pages in chosen if name in pages]
+    return [pytest.mark.slow] if name in SLOW else []
 
 
 @pytest.mark.daily

@@ -5,7 +5,7 @@
     python -m lab.bench.performance curve      a step on 8 to 131,072 GPUs
 
 Peers' figures were measured with their own programs on a machine of this kind (two cores of an EPYC of the Zen 4
-generation), optimised builds, one process from start to end; see docs/performance.md.
+generation), optimised builds, one process from start to end; see lab/notes/performance.md.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ IN_SITU = 0.05  # noise of rows from steps; others were timed alone
 SHORTEST = 10e-6  # s: shorter kernels are starts, which a call hides
 LONGEST = 1e-3  # s: longer calls repeat until power lowers the clock
 PARTS = 3  # one of so many shapes is held out
-#: GPUs that take the library's times in steps, and of which families (docs/costs.md says why not all of them). A B200
+#: GPUs that take the library's times in steps, and of which families (lab/notes/costs.md says why not all). A B200
 #: has attention of its own: that it has the library's too tells others how they differ from it.
 TAKE = {
     "b200": ("attention_bf16",),

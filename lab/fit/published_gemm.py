@@ -3,7 +3,7 @@
     python -m lab.fit.published_gemm        # writes <gpu>-published.toml and .csv beside the facts of each GPU
 
 Reads `sim/costs/hardware/published.csv`. A third of the shapes is held out of every fit of constants; the table of
-corrections that is written has all rows. Prints the errors that docs/costs.md states.
+corrections that is written has all rows. Prints the errors that lab/notes/costs.md states.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What sources say and what prestep says: `python -m lab.report.claims` writes docs/what-the-sources-say.md.
+"""What sources say and what prestep says: `python -m lab.report.claims` writes lab/notes/what-the-sources-say.md.
 
 `lab/cases/claims/*.toml` has a file for each subject: claims of books and articles, the command that answers
 each, and the source's figure. A measurement must be met within `TOLERANCE`. What is an ideal of its author, or is
@@ -28,7 +28,7 @@ from prestep.validation.report.interface import Table
 from prestep.validation.report.report import markdown_table
 
 FOLDER = CASES / "claims"
-PAGE = Path(__file__).parents[2] / "docs" / "what-the-sources-say.md"
+PAGE = Path(__file__).parents[1] / "notes" / "what-the-sources-say.md"
 TOLERANCE = 0.15
 #: What a claim is: somebody's measurement; a figure that no run has reached, or a rule of thumb; a figure that another
 #: measurement contradicts; or a statement that only has to be answerable.

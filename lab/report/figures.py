@@ -1,7 +1,7 @@
 """Figures of README.md and docs/accuracy.md: `python -m lab.report.figures` runs the sets and writes them there.
 
 README gets its picture, what its command prints (cut where it says so) and the accuracy in a few lines;
-docs/accuracy.md gets the accuracy by family, and every row.
+docs/accuracy.md gets the accuracy by family, and lab/notes/accuracy.md every row.
 """
 
 from __future__ import annotations
@@ -50,6 +50,7 @@ HEADLINE = {
 }
 ROOT = Path(__file__).parents[2]
 README, ACCURACY = ROOT / "README.md", ROOT / "docs" / "accuracy.md"
+ROWS = ROOT / "lab" / "notes" / "accuracy.md"
 
 
 def on_bundled_host(scenario: Scenario) -> Prediction:
@@ -194,10 +195,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     reports, untold = reports_of(SETS, options.jobs)
     readme = written(README.read_text(encoding="utf-8"), printed(), PRINTED)
     README.write_text(written(readme, headline(reports)), encoding="utf-8")
-    accuracy = f"{summary(reports, untold)}\n\n{whole(reports)}"
-    ACCURACY.write_text(
-        written(ACCURACY.read_text(encoding="utf-8"), accuracy), encoding="utf-8"
-    )
+    for page, part in ((ACCURACY, summary(reports, untold)), (ROWS, whole(reports))):
+        page.write_text(
+            written(page.read_text(encoding="utf-8"), part), encoding="utf-8"
+        )
     picture.PICTURE.write_text(picture.picture(), encoding="utf-8")
 
 

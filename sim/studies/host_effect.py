@@ -16,7 +16,7 @@ from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, plan
 from prestep.sim.spec.sections import Scenario
 
-#: Factors of hosts that nobody measured: ten starts of measured machines had 1.0 to 2.3 (docs/models.md, "Hosts"); one
+#: Factors of hosts that nobody measured: ten starts of measured machines had 1.0 to 2.3 (docs/models.md); one
 #: that is faster than all of them is a guess.
 UNSTATED = (0.75, 2.4)
 NO_TIME = 1e-3  # factor of a host that takes none

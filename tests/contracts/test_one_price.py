@@ -131,7 +131,9 @@ def test_an_operation_takes_as_long_as_the_kernel_of_a_model(
     operation, kernels = SAME[what]
     twice = name in MEASURED_TWICE
     if twice and what.startswith(IN_BURSTS):
-        pytest.skip("both were measured: docs/costs.md has by how much they differ")
+        pytest.skip(
+            "both were measured: lab/notes/costs.md has by how much they differ"
+        )
     gpu = load_gpu(name)
     for crowded in (False, True):
         alone = sum(gpu.in_step(kernel, crowded) for kernel in kernels)

@@ -56,7 +56,7 @@ def test_prestep_answers_every_claim_and_meets_every_measurement(
 
 @pytest.mark.slow
 def test_the_page_is_what_the_command_writes(made_once: MadeOnce) -> None:
-    """docs/what-the-sources-say.md has every claim, with the answer of today."""
+    """lab/notes/what-the-sources-say.md has every claim, with the answer of today."""
     subjects = [
         (path.stem, [answer(one, made_once) for one in claims.claims_of(path)])
         for path in claims.tables()

@@ -253,7 +253,7 @@ class _Norm:
         name, results = f"{self.name}_backward.default", filter(None, grads)
         aten.call(t, norms.backward, name, arguments, next(results), "", *results)
         if len(mask) > 2 and any(mask[1:]) and t.choices and not t.choices.since(2, 7):
-            # The weights' gradient by a kernel of few thread blocks: as long again (fitted, see docs/published.md).
+            # The weights' gradient by a kernel of few thread blocks: as long again (fitted: lab/notes/published.md).
             launch_elementwise(t, "fused", x.elements, 3 * x.size)
         return grads
 

@@ -30,7 +30,7 @@ REACH = 2.0
 SAME = 1e-3  # octaves within which two shapes are one
 #: Least share of a call that must be its kernel's, for the call to say something of that.
 CLEAR = 0.3
-#: Of a library's products over a tile model (chosen with kernels of an H200's steps in view: docs/costs.md).
+#: Of a library's products over a tile model (chosen with kernels of an H200's steps in view: lab/notes/costs.md).
 ABOUT_TILES = 2.0, 0.12, 0.1
 KINDS = {
     "gemm": "products",
