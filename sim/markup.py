@@ -140,17 +140,21 @@ def table(
 ) -> Markup:
     """A table whose first `texts` columns are words and the others numbers."""
 
+    wide = len(heads) > _FEW
+
     def line(tag: str, cells: Sequence[str], **scope: str) -> Markup:
-        numbers = [{} if at < texts else {"class_": "n"} for at in range(len(cells))]
-        made = map(
-            lambda cell, number: element(tag, cell, **scope, **number), cells, numbers
-        )
+        made = []
+        for at, cell in enumerate(cells):
+            attributes = dict(scope) if at < texts else {**scope, "class_": "n"}
+            if wide and tag == "td":  # a phone writes it before the cell
+                attributes["data_head"] = heads[at]
+            made.append(element(tag, cell, **attributes))
         return element("tr", *made)
 
     title = [element("caption", caption)] if caption else []
     head = element("thead", line("th", heads, scope="col"))
     body = element("tbody", *(line("td", row) for row in rows))
-    many = {"class_": "many"} if len(heads) > _FEW else {}
+    many = {"class_": "many"} if wide else {}
     made = element("table", *title, head, body, **many)
     return _scrolling(caption or heads[0] or "table", made)
 

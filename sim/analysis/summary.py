@@ -12,7 +12,7 @@ from prestep.sim.costs.counterparts import kind_in_models
 from prestep.sim.costs.kinds import work
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL, Chain, Program
-from prestep.sim.planning.job import Degrees
+from prestep.sim.planning.job import Degrees, Job
 from prestep.sim.planning.planned import Planned
 from prestep.workloads.models.model import PROGRAM
 from prestep.workloads.precision import precision
@@ -32,14 +32,28 @@ def summary_of(planned: Planned) -> dict[str, object]:
         "cluster": planned.fabric.name,
         "gpu": planned.gpu.name,
         "gpus": world,
+        "hosts": len({planned.fabric.host_of(gpu) for gpu in planned.machine.gpus}),
         "model": planned.model.name,
         "parameters": planned.lowered.parameters,
         "layout": _ranks(world) if decided else _layout(job.degrees),
         "data_parallel": job.data_parallel,
+        **({} if decided else _batch(job)),
         "framework": job.framework,
+        "nccl": planned.machine.nccl.version,
         "precision": "" if decided else job.precision,
         "peak": "" if decided else _format_words(formats_of(planned)),
         "sample": reads if decided else SAMPLES.get(planned.model.kind, "samples"),
+    }
+
+
+def _batch(job: Job) -> dict[str, object]:
+    """Samples of a step and of a microbatch, and the tokens of a sample where there are any."""
+    batch = job.batch
+    return {
+        "seq_len": batch.tokens if batch.tokens > 1 else None,
+        "global_batch": batch.samples * batch.microbatches * job.degrees.dp,
+        "micro_batch": batch.samples,
+        "microbatches": batch.microbatches,
     }
 
 

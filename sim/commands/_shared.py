@@ -18,11 +18,14 @@ import click
 
 from prestep.sim import progress, renamed
 from prestep.sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
-from prestep.sim.extras import missing
+from prestep.sim.extras import lazily, missing
 from prestep.sim.spec import openers
 from prestep.sim.strict import whole_number_meant
 from prestep.sim.tools import crash, process
 from prestep.topologies.files.bundled import place_of
+
+with lazily():
+    from prestep.sim.analysis import cost
 
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 POSITIVE = click.FloatRange(0, 1e9, min_open=True)
@@ -304,6 +307,27 @@ def energy_prices(command: Command) -> Command:
             help="Energy of the data centre over that of its machines.",
         ),
     )(command)
+
+
+def priced(command: Command) -> Command:
+    """Prices of GPUs and energy, for what a step costs."""
+    text = "Of a GPU for an hour: the cost of the step, and of a million tokens."
+    option = click.option(
+        "--price-per-gpu-hour", type=POSITIVE, metavar="PRICE", help=text
+    )
+    return option(energy_prices(command))
+
+
+def prices_of(
+    price_per_gpu_hour: float | None,
+    price_per_kwh: float | None,
+    pue: float,
+    energy: bool = False,
+    **_: Any,
+) -> cost.Prices | None:
+    """The prices of the command line; None where nothing of the kind was asked for."""
+    prices = cost.Prices(price_per_gpu_hour, price_per_kwh, pue)
+    return prices if energy or prices != cost.Prices() else None
 
 
 def rank_by(command: Command) -> Command:

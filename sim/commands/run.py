@@ -15,16 +15,16 @@ import click
 from prestep.sim.commands._shared import (
     EXIT_OUTSIDE,
     MOST_REPLICAS,
-    POSITIVE,
     as_json,
     changes,
     coloured,
-    energy_prices,
     explained,
     file_option,
     fitting,
     misused,
     of_scenario,
+    priced,
+    prices_of,
     talk,
 )
 from prestep.sim.commands._trace_options import Most, trace_part
@@ -37,9 +37,8 @@ with lazily():
     from prestep.sim.analysis import cost, json_text, prediction
     from prestep.sim.exporters import _run_files, terminal
     from prestep.sim.planning import planned as plans
-    from prestep.sim.record import expected_error
     from prestep.sim.spec import jobs, load, openers, sections
-    from prestep.sim.studies import host_effect, room
+    from prestep.sim.studies import room, variants
     from prestep.sim.studies import replicas as spreads
     from prestep.sim.tools import catalog
     from prestep.workloads.models import model as models
@@ -145,17 +144,6 @@ def _noise(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-def _priced(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of energy and cost."""
-    command = energy_prices(command)
-    text = "Of a GPU for an hour: the cost of the step, and of a million tokens."
-    command = click.option(
-        "--price-per-gpu-hour", type=POSITIVE, metavar="PRICE", help=text
-    )(command)
-    text = "Show watts and joules: GPUs, hosts, switches."
-    return click.option("--energy", is_flag=True, help=text)(command)
-
-
 @click.command(
     help=__doc__,
     epilog="\b\n"
@@ -180,7 +168,10 @@ def _priced(command: Callable[..., None]) -> Callable[..., None]:
     is_flag=True,
     help="Find the largest micro batch that fits; exit 1 if none does.",
 )
-@_priced
+@click.option(
+    "--energy", is_flag=True, help="Show watts and joules: GPUs, hosts, switches."
+)
+@priced
 @of_scenario
 @explained
 def command(
@@ -309,7 +300,7 @@ def _step(
     """A training step of one job; `part` says which part of it the trace shows."""
     planned = steps.plan(loaded)
     result = _predicted(loaded, planned, replicas, seed)
-    if prices := _prices(**asked):
+    if prices := prices_of(**asked):
         result = replace(result, cost=cost.cost_of(result, prices).to_dict())
     if _asks_for_room(result, planned):
         again = room.recomputed(loaded, planned, result.outside)
@@ -320,18 +311,6 @@ def _step(
     _write_report(result, report, loaded, each, planned, remedies)
     page = partial(terminal.render, result, colour=coloured(), remedies=remedies)
     return Outcome(result.to_json(), page, _failures([result], asked))
-
-
-def _prices(
-    energy: bool,
-    price_per_gpu_hour: float | None,
-    price_per_kwh: float | None,
-    pue: float,
-    **_: Any,
-) -> cost.Prices | None:
-    """The prices of the command line; None where nothing of the kind was asked for."""
-    prices = cost.Prices(price_per_gpu_hour, price_per_kwh, pue)
-    return prices if energy or prices != cost.Prices() else None
 
 
 def _remedies(
@@ -357,12 +336,8 @@ def _predicted(
 ) -> prediction.Prediction:
     """The step, with as many runs with noise as are asked for."""
     executed = steps.execute(planned)
-    result = host_effect.with_host(
-        loaded, planned, steps.reported(planned, executed, prices=True)
-    )
-    if planned.model.kind != models.PROGRAM:
-        near = expected_error.expected_error(loaded, planned.fabric.gpu_model)
-        result = replace(result, expected_error=near)
+    told = steps.reported(planned, executed, prices=True)
+    result = variants.completed(loaded, planned, told)
     if replicas is None:
         return result
     step = result.step_time

@@ -17,6 +17,8 @@ from prestep.sim.commands._shared import (
     file_option,
     misused,
     of_scenario,
+    priced,
+    prices_of,
     show_result,
     talk,
 )
@@ -24,9 +26,11 @@ from prestep.sim.errors import InputError, unknown
 from prestep.sim.extras import lazily
 
 with lazily():
+    from prestep.sim.analysis import cost, json_text
+    from prestep.sim.exporters import _run_files as _report
     from prestep.sim.spec import load, openers, sections
-    from prestep.sim.studies import elements, tornado, whatif_page, whatif_plot
-    from prestep.sim.studies import whatif as study
+    from prestep.sim.studies import elements, tornado, whatif, whatif_page, whatif_plot
+    from prestep.sim.studies import variants as study
     from prestep.sim.tools import catalog
 
 GROUP = "Predict"
@@ -38,10 +42,18 @@ Table = dict[str, Any]
     epilog="\b\n"
     "Examples:\n"
     "  prestep whatif llama8b-fsdp4 --set nvlink.bandwidth=2x\n"
-    "  prestep whatif llama1b-ddp4 --each link-kind\n",
+    "  prestep whatif llama1b-ddp4 --each link-kind\n"
+    "  prestep whatif job.toml --against spine.bandwidth=2x --against dgx-b200,parallel.tp=4 --report answer.html\n",
 )
 @click.argument("scenario")
 @changes
+@click.option(
+    "--against",
+    multiple=True,
+    metavar="[NAME|FILE][,KEY=VALUE...]",
+    help="A variant: another cluster, or another scenario, recipe or capture, and changes. May be repeated; "
+    "--set then changes the base.",
+)
 @click.option(
     "--each",
     multiple=True,
@@ -59,41 +71,108 @@ Table = dict[str, Any]
     help="Of ranks, hosts or links that differ, --each tries so many.",
 )
 @file_option("--plot", text="Draw what --each found (.svg, .png, .html).")
+@file_option(
+    "--report", text="Write the answer: one page (.html) that works offline, or .md."
+)
+@priced
 @as_json
 @of_scenario
 @explained
 def command(
     scenario: str,
     overrides: tuple[str, ...],
+    against: tuple[str, ...],
     each: tuple[str, ...],
     factors: str,
     most: int,
     plot: Path | None,
+    report: Path | None,
     json_: bool,
+    **asked: Any,
 ) -> None:
+    prices = prices_of(**asked)
+    _check(each, against, report, plot, prices)
     if each:
         _tornado(scenario, overrides, each, factors, most, plot, json_)
+    elif against:
+        path = catalog.find_scenario(scenario)
+        _variants(path, overrides, overrides, against, prices, report, json_)
     else:
-        _side_by_side(scenario, overrides, plot, json_)
+        _side_by_side(scenario, overrides, report, json_)
+
+
+def _check(
+    each: Sequence[str],
+    against: Sequence[str],
+    report: Path | None,
+    plot: Path | None,
+    prices: object,
+) -> None:
+    """Refuses options that do not go together."""
+    if plot is not None and not each:
+        raise misused("--plot", "--plot alone", "--each, whose bars it draws")
+    if each and against:
+        raise misused("--against", "--against with --each", "one of them")
+    if each and report is not None:
+        hint = "`prestep run --report FILE --each WHAT` has the bars in its report"
+        raise misused("--report", "--report with --each", "--set or --against", hint)
+    if prices and not against:
+        raise misused("--price-per-gpu-hour", "prices alone", "--against beside them")
+    if report is not None:
+        _report.check_suffix(report)
+
+
+def _variants(
+    path: Path,
+    base_changes: Sequence[str],
+    common: Sequence[str],
+    against: Sequence[str],
+    prices: cost.Prices | None,
+    report: Path | None,
+    json_: bool,
+) -> None:
+    """The run as it is and with each set of changes; `common` are those that all variants have, too."""
+    asked = [study.parse_against(text, path) for text in against]
+    base = load.load_scenario(path, base_changes)
+    found = study.variants_of(base, asked, common, prices)
+    for note in dict.fromkeys(note for one in found for note in one.scenario.notes):
+        talk(note)
+    if report is not None:
+        talk(f"wrote {_report.write_variants(found, report)}")
+    table = [one.to_dict() for one in found]
+    show_result(
+        json_,
+        lambda: json_text.finite({"base": table[0], "variants": table[1:]}),
+        lambda: whatif_page.variants_page(found),
+    )
 
 
 def _side_by_side(
-    scenario: str, overrides: Sequence[str], picture: Path | None, json_: bool
+    scenario: str,
+    overrides: Sequence[str],
+    report: Path | None,
+    json_: bool,
 ) -> None:
     """The scenario as it is, and with changes."""
     path = catalog.find_scenario(scenario)
     # A recorded program, or a recipe, has no cluster: the named one is no change, but that of both sides.
     tables = openers.tables_of(path)
     base = load.load_scenario(path, openers.unchanged(tables, overrides))
-    if picture is not None:
-        raise misused("--plot", "--plot alone", "--each, whose bars it draws")
     if not overrides:
-        hint = "--set nvlink.bandwidth=2x, or --each link-kind"
-        raise misused("--set", "nothing to change", "--set or --each", hint)
+        hint = "--set nvlink.bandwidth=2x, --against dgx-b200, or --each link-kind"
+        expected = "--set, --against or --each"
+        raise misused("--set", "nothing to change", expected, hint)
     changed = load.load_scenario(path, overrides)
     for note in dict.fromkeys((*base.notes, *changed.notes)):
         talk(note)
-    table = _compared(base, changed, overrides)
+    if report is None:
+        table = _compared(base, changed, overrides)
+    else:
+        name = ", ".join(overrides)
+        asked = study.Asked(name, path, tuple(overrides))
+        found = study.variants_of(base, [asked])
+        talk(f"wrote {_report.write_variants(found, report)}")
+        table = found[1].comparison or {}
     show_result(json_, lambda: table, lambda: whatif_page.comparison_page(table))
 
 
@@ -103,10 +182,10 @@ def _compared(
     """Both steps and what differs; what is no training step, and can be compared, by its phases."""
     name, other = base.other_run or ("", None)
     if other is None or not other.COMPARABLE:
-        return study.compared(base, changed, overrides)
+        return whatif.compared(base, changed, overrides)
     predict = sections.run_of(name).predict
     return {
-        **study.compare(predict(base), predict(changed)),
+        **whatif.compare(predict(base), predict(changed)),
         "difference_interval": None,
         "changed_kinds": [],
         "same_operations": False,

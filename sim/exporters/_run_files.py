@@ -10,10 +10,36 @@ from pathlib import Path
 
 from prestep.sim import exporters
 from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.errors import InputError
 from prestep.sim.planning.planned import Planned
 from prestep.sim.record.measured_runs import lookup
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies.tornado import short_tornado, tornado
+from prestep.sim.studies.variants import Variant
+
+PAGES = (".html", ".htm", ".md")
+
+
+def check_suffix(path: Path) -> None:
+    """Refuses a report that is neither a page nor Markdown, before the work is done.
+
+    Raises
+    ------
+    InputError
+        For other endings.
+    """
+    if path.suffix not in PAGES:
+        expected = f"a file that ends in {' or '.join(PAGES)}"
+        raise InputError.of("command line", "--report", str(path), expected)
+
+
+def write_variants(variants: Sequence[Variant], path: Path) -> Path:
+    """Writes the report of a run and its variants (`prestep.sim.studies.variants.variants_of`)."""
+    base = variants[0]
+    if path.suffix == ".md":
+        return exporters.write(base.result, path, "markdown", variants=variants)
+    known = lookup(base.scenario, base.result.step_time)
+    return exporters.write(base.result, path, "html", known=known, variants=variants)
 
 
 def write_report(
@@ -28,6 +54,8 @@ def write_report(
 
     `planned`: the scenario's step, where it was planned before; `remedies`: changes with which it would fit.
     """
+    if path.suffix == ".md":
+        return exporters.write(result, path, "markdown")
     words = [word.strip() for text in each for word in text.split(",")]
     if words:
         whatifs = tornado(scenario, words, base=planned)

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from prestep.sim import __version__
 from prestep.sim.analysis.critical_path import HOST
 from prestep.sim.analysis.energy import Energy
 from prestep.sim.analysis.link_use import Link
@@ -315,6 +316,46 @@ def _on_host(result: Prediction) -> str:
     if verdict.capacity is None:
         return f"{kept} (cluster.host_memory says how much it has)"
     return f"{kept}, which has {format_bytes(verdict.capacity)}"
+
+
+def chips(result: Prediction) -> Iterator[str]:
+    """What was run, in short pieces: GPUs, model, batch, layout, settings and versions."""
+    said = result.scenario
+    gpu = str(said.get("gpu", "")).upper()
+    yield f"{count(said['gpus'])} {gpu} on {count(said.get('hosts', 1))} host{'s' * (said.get('hosts') != 1)}"
+    yield str(said["cluster"])
+    if said.get("parameters"):
+        yield f"{said['model']}, {_size(int(said['parameters']))} parameters"
+    if said.get("seq_len"):
+        yield f"sequences of {count(said['seq_len'])} tokens"
+    if said.get("global_batch"):
+        yield f"global batch {count(said['global_batch'])}"
+        yield f"{count(said['microbatches'])} microbatch{'es' * (said['microbatches'] != 1)} of {said['micro_batch']}"
+    yield str(said["layout"])
+    yield from _settings(result)
+    yield str(said.get("peak") or said.get("precision") or "")
+    yield f"{said['framework']}, NCCL {said.get('nccl')}"
+    yield f"prestep {__version__}"
+
+
+#: Keys that decide a step and that its summary does not say, by section.
+SETTINGS = {
+    "parallel": ("schedule", "vpp", "sequence_parallel", "data_parallel"),
+    "training": ("recompute", "optimizer"),
+}
+
+
+def _settings(result: Prediction) -> Iterator[str]:
+    """Settings of the scenario that are not their defaults."""
+    request = result.details.request if result.details else None
+    for section, keys in SETTINGS.items() if request is not None else ():
+        values = getattr(request, section)
+        usual = type(values)()
+        for key in keys:
+            value = getattr(values, key)
+            if value not in (None, "none", getattr(usual, key)):
+                name = key.replace("_", " ")
+                yield name if value is True else f"{name} {value}"
 
 
 def _size(parameters: int) -> str:

@@ -8,18 +8,30 @@ from pathlib import Path
 from prestep.sim import files
 from prestep.sim.analysis.evidence import of_others
 from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.exporters import _variants as of_variants
 from prestep.sim.exporters import _words as words
+from prestep.sim.studies.variants import Variant
 from prestep.sim.units import format_bytes, format_duration, percent
 
 SUFFIXES = (".md",)
 
 
-def render(result: Prediction) -> str:
-    """The report as text."""
-    parts = [f"# {words.title(result)}", _table(("", ""), words.headline(result))]
+def render(result: Prediction, variants: Sequence[Variant] = ()) -> str:
+    """The report as text; of a run with variants these come first."""
+    parts = [f"# {words.title(result)}"]
+    if variants:
+        parts += _variants(variants)
+    parts += [", ".join(words.chips(result)), _table(("", ""), words.headline(result))]
     for heading, body in _sections(result):
         parts += [f"## {heading}", body]
     return "\n\n".join(parts) + "\n"
+
+
+def _variants(variants: Sequence[Variant]) -> list[str]:
+    """The verdict, the table, and a sentence for each variant."""
+    told = [f"* {name}: {sentence}" for name, sentence in of_variants.told(variants)]
+    table = _table(of_variants.heads(variants), of_variants.rows(variants))
+    return [of_variants.verdict(variants), table, *(["\n".join(told)] if told else [])]
 
 
 def _sections(result: Prediction) -> Iterator[tuple[str, str]]:
@@ -70,9 +82,11 @@ def _fallbacks(result: Prediction) -> str:
     return _table(("what", "grade", "times", "share"), rows)
 
 
-def write(result: Prediction, path: str | Path) -> None:
+def write(
+    result: Prediction, path: str | Path, variants: Sequence[Variant] = ()
+) -> None:
     """Write the report to a file."""
-    files.write_text(path, render(result))
+    files.write_text(path, render(result, variants))
 
 
 def _links(result: Prediction) -> list[tuple[str, ...]]:

@@ -9,13 +9,16 @@ from __future__ import annotations
 import csv
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.planning.planned import Planned
 from prestep.sim.record.identity import Kind, kind_of
 from prestep.sim.spec.sections import Scenario
+from prestep.workloads.models.model import PROGRAM
 from prestep.workloads.precision import precision
 
 #: Measured steps with their predictions; the laboratory writes it (`python -m lab.report.measured_runs`).
@@ -63,6 +66,13 @@ def _run(row: dict[str, str]) -> Run:
     error = float(row["predicted"]) / float(row["measured"]) - 1
     gpu, framework, model, mode = (row[name] for name in _TEXTS)
     return Run(gpu, framework, model, mode, float(row["gpus"]), error)
+
+
+def with_expected_error(scenario: Scenario, planned: Planned, result: Prediction) -> Prediction:
+    """The prediction with the errors of its nearest measured runs; a recorded program has none."""
+    if planned.model.kind == PROGRAM:
+        return result
+    return replace(result, expected_error=expected_error(scenario, planned.fabric.gpu_model))
 
 
 def expected_error(scenario: Scenario, gpu: str) -> dict[str, Any] | None:

@@ -41,22 +41,31 @@ def compared(
     With shadow prices where the cluster is small enough, and what NCCL chooses otherwise after the changes.
     """
     changes = Changes(base)
-    before, after = changes.base, changes.of(changed)
     one, other = (
         Side(planned, reported(planned, execute(planned), prices))
-        for planned in (before, after)
+        for planned in (changes.base, changes.of(changed))
     )
+    return beside((base, one), (changed, other), overrides)
+
+
+def beside(
+    base: tuple[Scenario, Side],
+    changed: tuple[Scenario, Side],
+    overrides: Sequence[str] = (),
+) -> Table:
+    """Two predicted steps, each with its scenario, as `compared` has them."""
+    (scenario, one), (changed_scenario, other) = base, changed
     table = compare(one.result.to_dict(), other.result.to_dict())
     return {
         **table,
         "difference_interval": interval_of(one, other),
         "changed_kinds": changed_kinds(one.result, overrides),
-        "same_operations": _operations(base) == _operations(changed),
+        "same_operations": _operations(scenario) == _operations(changed_scenario),
         "communication_alone": {
             side: sum(alone(planned).values())
-            for side, planned in (("base", before), ("changed", after))
+            for side, planned in (("base", one.planned), ("changed", other.planned))
         },
-        "choices": [asdict(choice) for choice in changed_choices(before, after)],
+        "choices": [asdict(choice) for choice in changed_choices(one.planned, other.planned)],
     }
 
 

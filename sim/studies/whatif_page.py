@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from prestep.sim.analysis.choices import Choice
 from prestep.sim.analysis.memory import MemoryVerdict
+from prestep.sim.exporters import _variants
 from prestep.sim.exporters._answers import of_comparison
 from prestep.sim.exporters._words import share_name
+from prestep.sim.studies.variants import Variant
 from prestep.sim.units import (
     LEAST_DIFFERENCE,
+    aligned,
     format_bytes,
     format_difference,
     format_duration,
@@ -46,6 +49,17 @@ def comparison_page(comparison: Table) -> str:
             *_about_links(base, changed),
         ]
     )
+
+
+def variants_page(variants: Sequence[Variant]) -> str:
+    """The verdict, a table of the variants, and a sentence for each; of a single one also its shares."""
+    cells = [_variants.heads(variants), *_variants.rows(variants)]
+    lines = [_variants.verdict(variants), "", *aligned(cells, left=(0,)), ""]
+    lines += [f"{name}: {text}" for name, text in _variants.told(variants)]
+    if len(variants) == 2:
+        _, *rest = comparison_page(variants[1].comparison or {}).split("\n")
+        lines += rest
+    return "\n".join(lines).rstrip()
 
 
 def _about_links(base: Table, changed: Table) -> list[str]:

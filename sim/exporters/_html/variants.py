@@ -1,0 +1,34 @@
+"""The report's sections on variants: the table of all, what each does, and the network before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from prestep.sim.exporters import _variants as words
+from prestep.sim.exporters._html import shares
+from prestep.sim.markup import Markup, element, markup, paragraph, table
+from prestep.sim.studies.variants import Variant
+
+
+def answer(variants: Sequence[Variant]) -> Markup:
+    """The table of the variants, and a sentence for each."""
+    items = [
+        element("li", element("b", name), ": ", sentence)
+        for name, sentence in words.told(variants)
+    ]
+    listed = element("ul", *items) if items else ""
+    return markup(table(words.heads(variants), words.rows(variants)), listed)
+
+
+def differences(variants: Sequence[Variant]) -> Markup:
+    """Where the step of each variant goes, beside the base's."""
+    base, *others = variants
+    return markup(
+        *(
+            markup(
+                element("h3", one.name) if len(others) > 1 else "",
+                shares.compared(one.result, base.result),
+            )
+            for one in others
+        )
+    )
