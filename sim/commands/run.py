@@ -38,8 +38,8 @@ with lazily():
     from prestep.sim.exporters import _run_files, terminal
     from prestep.sim.planning import planned as plans
     from prestep.sim.spec import jobs, load, openers, sections
-    from prestep.sim.studies import room, variants
     from prestep.sim.studies import replicas as spreads
+    from prestep.sim.studies import room, variants
     from prestep.sim.tools import catalog
     from prestep.workloads.models import model as models
 

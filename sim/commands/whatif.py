@@ -43,7 +43,7 @@ Table = dict[str, Any]
     "Examples:\n"
     "  prestep whatif llama8b-fsdp4 --set nvlink.bandwidth=2x\n"
     "  prestep whatif llama1b-ddp4 --each link-kind\n"
-    "  prestep whatif job.toml --against spine.bandwidth=2x --against dgx-b200,parallel.tp=4 --report answer.html\n",
+    "  prestep whatif job.toml --against nvlink.bandwidth=2x --against dgx-b200\n",
 )
 @click.argument("scenario")
 @changes

@@ -39,7 +39,9 @@ HEADLINE = ("mistakes", "step_time", "verdict")
 PIECES: dict[str, Callable[[Prediction, Prediction], str]] = {
     "tiles": lambda result, base: sections.tiles(result),
     "step": lambda result, base: (
-        shares.breakdown(result) if result is base else shares.compared(result, base)
+        shares.breakdown(result)
+        if result is base
+        else shares.compared([("before", base), ("with the changes", result)])
     ),
     "timeline": lambda result, base: timeline.timeline(result),
     "memory": lambda result, base: sections.memory(result),

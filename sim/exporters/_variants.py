@@ -23,7 +23,9 @@ def verdict(variants: Sequence[Variant]) -> str:
         return f"None of {len(others)} changes makes it faster: {step} a step as it is."
     ratio = _speed(best) / _speed(base)
     step, was = (format_duration(one.result.step_time) for one in (best, base))
-    lead = f"Of {len(others)} changes, {best.name} helps most: {ratio:.3g} times as fast"
+    lead = (
+        f"Of {len(others)} changes, {best.name} helps most: {ratio:.3g} times as fast"
+    )
     return f"{lead}, {step} a step instead of {was}."
 
 
@@ -43,9 +45,24 @@ def sentence(variant: Variant) -> str:
 def heads(variants: Sequence[Variant]) -> tuple[str, ...]:
     """Heads of the table's columns."""
     sample = str(variants[0].result.scenario.get("sample", "tokens"))
-    cost = f"price of 1M {sample}" if _priced(variants) else f"GPU-hours for 1B {sample}"
-    interval = next((words.nominal(v.result.uncertainty) for v in variants if v.result.uncertainty), "interval")
-    return "", "step", "change", f"{sample}/s", cost, "energy a step", "memory", interval, "expected error"
+    cost = (
+        f"price of 1M {sample}" if _priced(variants) else f"GPU-hours for 1B {sample}"
+    )
+    interval = next(
+        (words.nominal(v.result.uncertainty) for v in variants if v.result.uncertainty),
+        "interval",
+    )
+    return (
+        "",
+        "step",
+        "change",
+        f"{sample}/s",
+        cost,
+        "energy a step",
+        "memory",
+        interval,
+        "expected error",
+    )
 
 
 def _priced(variants: Sequence[Variant]) -> bool:
@@ -61,7 +78,9 @@ def rows(variants: Sequence[Variant]) -> list[tuple[str, ...]]:
 def _row(variant: Variant, base: float, priced: bool) -> tuple[str, ...]:
     table = figures(variant.result)
     cost = table["cost_per_million" if priced else "gpu_hours_per_billion"]
-    speed, energy, memory = (table[key] for key in ("tokens_per_second", "energy", "memory"))
+    speed, energy, memory = (
+        table[key] for key in ("tokens_per_second", "energy", "memory")
+    )
     between = NONE
     if table["low"] is not None:
         between = f"{format_duration(table['low'])} to {format_duration(table['high'])}"
@@ -70,13 +89,15 @@ def _row(variant: Variant, base: float, priced: bool) -> tuple[str, ...]:
     return (
         variant.name,
         format_duration(table["step_time"]),
-        NONE if variant.comparison is None else percent(table["step_time"] / base - 1, True),
+        NONE
+        if variant.comparison is None
+        else percent(table["step_time"] / base - 1, True),
         NONE if speed is None else count(speed),
         NONE if cost is None else f"{cost:.4g}",
         NONE if energy is None else f"{energy / 1e3:.4g} kJ",
         NONE if memory is None else f"{format_bytes(memory)}{room}",
         between,
-        NONE if near is None else f"{percent(near['error'])} of {near['n']}",
+        NONE if near is None else f"{percent(near['error'])} ({near['n']} steps)",
     )
 
 

@@ -13,11 +13,18 @@ from prestep.sim.analysis.energy import Energy
 from prestep.sim.analysis.link_use import Link
 from prestep.sim.analysis.memory import MemoryVerdict
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.uncertainty import GUESS, Uncertainty
+from prestep.sim.analysis.uncertainty import (
+    GUESS,
+    HOSTED,
+    ROUTING,
+    RUN,
+    Uncertainty,
+)
 from prestep.sim.units import count, format_bytes, format_duration, percent
 
 INLINE = "inline"  # the name of a model whose sizes the scenario gives
 LEAST = 5e-4  # of a whole: less would be said as 0.0 %
+WHOLE_STEP = (RUN, ROUTING, HOSTED)  # parts of an interval that are no constants
 HALF = 0.5  # a step that rests on guesses to more than this has the main one named
 SHARES = {
     "compute": "compute",
@@ -40,8 +47,7 @@ def headline(result: Prediction) -> Iterator[tuple[str, str]]:
     """Rows (what, how much) of the first table."""
     yield "step time", format_duration(result.step_time)
     if result.uncertainty is not None:
-        told = interval if result.expected_error is None else _between
-        yield nominal(result.uncertainty), told(result.uncertainty)
+        yield nominal(result.uncertainty), interval(result.uncertainty)
     if result.expected_error is not None:
         yield "expected error", expected(result.expected_error)
         yield "nearest steps", nearest(result.expected_error)
@@ -101,7 +107,7 @@ def tiles(result: Prediction) -> Iterator[Tile]:
     if result.out_of_memory is not None:
         yield _memory_tile(result.out_of_memory)
     if result.evidence:
-        yield _evidence_tile(result)
+        yield _trust_tile(result)
 
 
 def _time_tiles(result: Prediction) -> Iterator[Tile]:
@@ -124,19 +130,30 @@ def _memory_tile(verdict: MemoryVerdict) -> Tile:
     return "memory", format_bytes(verdict.needed), text
 
 
-def _evidence_tile(result: Prediction) -> Tile:
-    grades = ("measured", "fitted")
-    grounded = sum(result.evidence.get(grade, 0.0) for grade in grades)
-    text = f"of all operations{_critical_guesses(result.uncertainty)}"
-    return "measured or fitted", percent(grounded), text
+def _trust_tile(result: Prediction) -> Tile:
+    """How far to trust the step: the error on measured steps like it, and what of it rests on guesses."""
+    guesses = _guessed(result.uncertainty)
+    near = result.expected_error
+    if near is None:
+        return "expected error", "not known", f"no measured steps like it; {guesses}"
+    text = f"on {near['n']} measured steps like it; {guesses}"
+    return "expected error", percent(near["error"]), text
 
 
-def _critical_guesses(interval: Uncertainty | None) -> str:
-    """The guesses among what decides the step: another whole than that of all operations."""
-    if interval is None or interval.guessed < LEAST:
-        return ""
-    main = _main_guess(interval) if interval.guessed > HALF else ""
-    return f"; guesses: {percent(interval.guessed)} of the critical path{main}"
+def grades(result: Prediction) -> dict[str, float]:
+    """Shares of the step by the grade of the constants that decide it; the one share of guesses that pages have.
+
+    Those of its critical path; of a step without an interval those of all its operations.
+    """
+    interval = result.uncertainty
+    if interval is None or not result.step_time:
+        return dict(result.evidence)
+    shares: dict[str, float] = {}
+    for part in interval.parts:
+        if part.constant not in WHOLE_STEP:
+            share = part.seconds / result.step_time
+            shares[part.grade] = shares.get(part.grade, 0.0) + share
+    return {**shares, GUESS: interval.guessed} if interval.guessed else shares
 
 
 def _guessed(interval: Uncertainty | None) -> str:
@@ -321,21 +338,29 @@ def _on_host(result: Prediction) -> str:
 def chips(result: Prediction) -> Iterator[str]:
     """What was run, in short pieces: GPUs, model, batch, layout, settings and versions."""
     said = result.scenario
-    gpu = str(said.get("gpu", "")).upper()
-    yield f"{count(said['gpus'])} {gpu} on {count(said.get('hosts', 1))} host{'s' * (said.get('hosts') != 1)}"
-    yield str(said["cluster"])
-    if said.get("parameters"):
-        yield f"{said['model']}, {_size(int(said['parameters']))} parameters"
+    gpus, hosts = said.get("gpus"), said.get("hosts")
+    where = f" on {_counted(hosts, 'host')}" if hosts else ""
+    yield f"{count(gpus)} {str(said.get('gpu', 'GPUs')).upper()}{where}" if gpus else ""
+    yield str(said.get("cluster", ""))
+    size = said.get("parameters")
+    model = said.get("model", "")
+    yield f"{model}, {_size(int(size))} parameters" if size else str(model)
     if said.get("seq_len"):
         yield f"sequences of {count(said['seq_len'])} tokens"
     if said.get("global_batch"):
         yield f"global batch {count(said['global_batch'])}"
-        yield f"{count(said['microbatches'])} microbatch{'es' * (said['microbatches'] != 1)} of {said['micro_batch']}"
-    yield str(said["layout"])
+        yield f"{_counted(said['microbatches'], 'microbatch', 'es')} of {said['micro_batch']}"
+    yield str(said.get("layout", ""))
     yield from _settings(result)
     yield str(said.get("peak") or said.get("precision") or "")
-    yield f"{said['framework']}, NCCL {said.get('nccl')}"
+    yield str(said.get("framework", ""))
+    yield f"NCCL {said['nccl']}" if "nccl" in said else ""
     yield f"prestep {__version__}"
+
+
+def _counted(number: int, name: str, plural: str = "s") -> str:
+    """`1 host`, `16 hosts`."""
+    return f"{count(number)} {name}{plural if number != 1 else ''}"
 
 
 #: Keys that decide a step and that its summary does not say, by section.

@@ -101,7 +101,9 @@ def page(
     """
     made = [part for part in parts if part[2]]
     links = markup(*(element("a", name, href=f"#{anchor}") for anchor, name, _ in made))
-    run = element("p", *(element("span", chip) for chip in chips), class_="chips")
+    run = element(
+        "p", *(element("span", chip) for chip in chips if chip), class_="chips"
+    )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -136,7 +138,9 @@ def _sections(
     if variants:
         yield "variants", "Variants", variants_section.answer(variants)
     yield "timeline", "Timeline", timeline.timeline(result)
-    spent = variants_section.differences(variants) if variants else shares.breakdown(result)
+    spent = (
+        variants_section.differences(variants) if variants else shares.breakdown(result)
+    )
     yield "step", "Where the step goes", spent
     yield "measured", "Predicted and measured", compared.measured(result, known)
     yield "critical", "Critical path", sections.critical(result)

@@ -21,7 +21,10 @@ def render(result: Prediction, variants: Sequence[Variant] = ()) -> str:
     parts = [f"# {words.title(result)}"]
     if variants:
         parts += _variants(variants)
-    parts += [", ".join(words.chips(result)), _table(("", ""), words.headline(result))]
+    parts += [
+        ", ".join(filter(None, words.chips(result))),
+        _table(("", ""), words.headline(result)),
+    ]
     for heading, body in _sections(result):
         parts += [f"## {heading}", body]
     return "\n\n".join(parts) + "\n"
@@ -44,9 +47,9 @@ def _sections(result: Prediction) -> Iterator[tuple[str, str]]:
         heads = ("link", "busy", "carried", "1 % faster saves")
         yield "Busiest links", _table(heads, _links(result))
     if result.evidence:
-        grades = result.evidence.items()
+        grades = words.grades(result).items()
         rows = [(grade, percent(share)) for grade, share in grades]
-        grounds = _table(("evidence", "share"), rows)
+        grounds = _table(("constants", "of the step"), rows)
         others = of_others(result.tables)
         yield (
             "What the time rests on",

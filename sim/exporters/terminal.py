@@ -143,12 +143,12 @@ def _grounds(result: Prediction) -> list[tuple[str, Table]]:
     """What the times rest on, and what the reader is warned of."""
     sections = []
     if result.evidence:
-        grades = result.evidence.items()
+        grades = words.grades(result).items()
         line = ", ".join(f"{grade} {percent(share)}" for grade, share in grades)
         lines = [(line,)]
         if others := of_others(result.tables):
             lines.append((f"times of kernels: {others}",))
-        sections.append(("The time rests on constants that are", _grid(lines)))
+        sections.append(("The step rests on constants that are", _grid(lines)))
     if result.fallbacks:
         heading = "Fallbacks: not covered by a measurement or a fit"
         sections.append((heading, _fallbacks(result)))

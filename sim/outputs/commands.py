@@ -162,6 +162,33 @@ COMPARED = table(
     ),
 )
 
+_FIGURES = {
+    "name": text("as --against has it"),
+    "changes": items(text(), "of --set"),
+    "step_time": SECONDS,
+    "gpus": whole(),
+    "tokens_per_second": or_null(
+        number("of all GPUs; samples where there are no tokens")
+    ),
+    "gpu_hours_per_billion": or_null(number("GPU-hours for a billion tokens")),
+    "cost_per_million": or_null(number("of a million tokens, where prices are given")),
+    "energy": or_null(number("J of a step")),
+    "memory": or_null(number("bytes of the fullest rank")),
+    "fits": or_null(flag("whether that fits")),
+    **each(or_null(SECONDS), "low", "high"),
+    "expected_error": or_null(
+        number("as of `run`: mean of |predicted / measured - 1|")
+    ),
+}
+
+VARIANTS = table(
+    "as it is, and with each --against",
+    base=table("", **_FIGURES),
+    variants=items(
+        table("", **_FIGURES, comparison=COMPARED), "in the order of the command line"
+    ),
+)
+
 EACH = table(
     "every element faster and slower (--each)",
     step_time=SECONDS,
@@ -198,7 +225,12 @@ EACH = table(
 
 WHATIF = titled(
     "A step with and without changes: `prestep whatif --json`.",
-    either("two steps side by side, or one element after the other", COMPARED, EACH),
+    either(
+        "two steps side by side, several variants, or one element after the other",
+        COMPARED,
+        VARIANTS,
+        EACH,
+    ),
 )
 
 RANKED_BY = text("time, energy or cost")

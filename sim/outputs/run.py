@@ -108,7 +108,12 @@ JOB = table(
     parameters=whole(),
     peak=text("formats of the products, with their shares of the flops"),
     sample=text("what is counted a second: tokens, images, samples"),
+    hosts=whole("with GPUs of the run"),
+    nccl=text("version"),
+    seq_len=maybe(or_null(whole("tokens of a sample; null: the model has none"))),
     global_batch=maybe(whole("samples of a step")),
+    micro_batch=maybe(whole("samples of a microbatch")),
+    microbatches=maybe(whole("of a rank and step")),
 )
 
 

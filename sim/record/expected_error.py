@@ -68,11 +68,15 @@ def _run(row: dict[str, str]) -> Run:
     return Run(gpu, framework, model, mode, float(row["gpus"]), error)
 
 
-def with_expected_error(scenario: Scenario, planned: Planned, result: Prediction) -> Prediction:
+def with_expected_error(
+    scenario: Scenario, planned: Planned, result: Prediction
+) -> Prediction:
     """The prediction with the errors of its nearest measured runs; a recorded program has none."""
     if planned.model.kind == PROGRAM:
         return result
-    return replace(result, expected_error=expected_error(scenario, planned.fabric.gpu_model))
+    return replace(
+        result, expected_error=expected_error(scenario, planned.fabric.gpu_model)
+    )
 
 
 def expected_error(scenario: Scenario, gpu: str) -> dict[str, Any] | None:

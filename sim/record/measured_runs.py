@@ -10,7 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from typing import Any
@@ -21,8 +21,6 @@ from prestep.sim.spec.sections import Scenario
 
 #: Neighbours that are listed.
 NEAREST = 5
-#: Cases that a family needs for figures of its own.
-LEAST = 3
 #: Distance of two runs: for each property that differs, and for each doubling of a size.
 _DIFFERS = {
     "gpu": 6.0,
@@ -33,7 +31,6 @@ _DIFFERS = {
     "recompute": 0.5,
 }
 _DOUBLING = {"gpus": 0.3, "parameters": 0.6, "seq_len": 0.3, "tokens": 0.2}
-_FAMILY = ("GPU", "framework", "kind of model", "layout")
 
 
 @dataclass(frozen=True)
@@ -90,8 +87,7 @@ def lookup(scenario: Scenario, step_time: float) -> dict[str, Any] | None:
     """Returns measurements like a scenario that is predicted to take `step_time` seconds; None for jobs.
 
     ``cases``: measurements of the very same run, with the error of this prediction; ``neighbours``: the nearest others,
-    with that of their own; ``family``: what it is, n, mean absolute error, bias and worst over those that no constant
-    was fitted to (over all, where there are none).
+    with that of their own.
     """
     key = key_of(scenario)
     if not key:
@@ -113,7 +109,6 @@ def lookup(scenario: Scenario, step_time: float) -> dict[str, Any] | None:
             {**_row_json(case, case.predicted), "differs": differences(mine, case.kind)}
             for case in near[:NEAREST]
         ],
-        "family": _family(mine, others),
     }
 
 
@@ -162,26 +157,3 @@ def _row_json(case: MeasuredRun, predicted: float) -> dict[str, Any]:
         "fitted": case.fitted,
         "note": case.note,
     }
-
-
-def _family(mine: Kind, others: Sequence[MeasuredRun]) -> dict[str, Any] | None:
-    """Returns the errors of the runs that share the most with this one: GPU, framework, kind of model and layout."""
-    for shared in range(len(mine.family), 0, -1):
-        similar = [
-            case for case in others if case.kind.family[:shared] == mine.family[:shared]
-        ]
-        unfitted = [
-            case for case in similar if not case.fitted and not case.note
-        ] or similar
-        if len(unfitted) >= LEAST:
-            errors = [case.error for case in unfitted]
-            return {
-                "what": ", ".join(mine.family[:shared]),
-                "shared": list(_FAMILY[:shared]),
-                "n": len(errors),
-                "fitted": unfitted[0].fitted,
-                "error": sum(map(abs, errors)) / len(errors),
-                "bias": sum(errors) / len(errors),
-                "worst": max(errors, key=abs),
-            }
-    return None

@@ -1,4 +1,4 @@
-"""Variants of a run: the step as it is, and with each of several sets of changes, in the figures that people compare."""
+"""Variants of a run: the step as it is and with each of several sets of changes, in figures to compare."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def variants_of(
     changed = _loaded(asked, overrides, world)
     one = _side(changes.base)
     made = [Variant(BASE, (), base, _whole(base, *one, prices))]
-    for wanted, scenario in progress.track(list(zip(asked, changed, strict=True)), "variants"):
+    for wanted, scenario in progress.track(changed, "variants"):
         other = _side(changes.of(scenario))
         table = beside((base, one[1]), (scenario, other[1]), wanted.changes)
         result = _whole(scenario, *other, prices)
@@ -136,27 +136,30 @@ def variants_of(
 
 def _loaded(
     asked: Sequence[Asked], overrides: Sequence[str], world: int
-) -> list[Scenario]:
+) -> list[tuple[Asked, Scenario]]:
     """The scenarios of all variants; the base has `world` ranks."""
-    scenarios, mistakes = list[Scenario](), list[Mistake]()
+    made, mistakes = list[tuple[Asked, Scenario]](), list[Mistake]()
     for wanted in asked:
         try:
-            scenarios.append(_scenario(wanted, overrides, world))
+            made.append(_scenario(wanted, overrides, world))
         except InputError as error:
             where = f"--against {wanted.name}"
             mistakes += [replace(mistake, where=where) for mistake in error.mistakes]
     if mistakes:
         raise InputError(mistakes)
-    return scenarios
+    return made
 
 
-def _scenario(wanted: Asked, overrides: Sequence[str], world: int) -> Scenario:
+def _scenario(
+    wanted: Asked, overrides: Sequence[str], world: int
+) -> tuple[Asked, Scenario]:
     """The scenario of a variant; on another cluster with as many GPUs as the base, where that is not said."""
-    changes = (*overrides, *wanted.changes)
     for size in _sizes(wanted, world):
+        sized = replace(wanted, changes=(*wanted.changes, size))
         with suppress(InputError):
-            return load.load_scenario(wanted.path, (*changes, size))
-    return load.load_scenario(wanted.path, changes)
+            changes = (*overrides, *sized.changes)
+            return sized, load.load_scenario(wanted.path, changes)
+    return wanted, load.load_scenario(wanted.path, (*overrides, *wanted.changes))
 
 
 def _sizes(wanted: Asked, world: int) -> Iterator[str]:
@@ -176,7 +179,9 @@ def _side(planned: Planned) -> tuple[Run, Side]:
     return run, Side(planned, reported(planned, run, prices=True))
 
 
-def _whole(scenario: Scenario, run: Run, side: Side, prices: Prices | None) -> Prediction:
+def _whole(
+    scenario: Scenario, run: Run, side: Side, prices: Prices | None
+) -> Prediction:
     result = completed(scenario, side.planned, side.result)
     return replace(result, cost=cost_of(result, prices).to_dict()) if prices else result
 
@@ -196,13 +201,19 @@ def figures(result: Prediction) -> Table:
     gpus = len(result.step_time_by_rank)
     speed = result.tokens_per_second_per_gpu * gpus
     known = math.isfinite(speed) and speed > 0
-    memory, interval, near = result.out_of_memory, result.uncertainty, result.expected_error
+    memory, interval, near = (
+        result.out_of_memory,
+        result.uncertainty,
+        result.expected_error,
+    )
     return {
         "step_time": result.step_time,
         "gpus": gpus,
         "tokens_per_second": speed if known else None,
         "gpu_hours_per_billion": BILLION / speed * gpus / HOUR if known else None,
-        "cost_per_million": result.cost["million_tokens"] if result.cost and result.cost["step"] else None,
+        "cost_per_million": result.cost["million_tokens"]
+        if result.cost and result.cost["step"]
+        else None,
         "energy": result.energy.step_energy if result.energy else None,
         "memory": memory.needed if memory else None,
         "fits": memory.fits if memory else None,

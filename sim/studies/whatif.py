@@ -65,7 +65,9 @@ def beside(
             side: sum(alone(planned).values())
             for side, planned in (("base", one.planned), ("changed", other.planned))
         },
-        "choices": [asdict(choice) for choice in changed_choices(one.planned, other.planned)],
+        "choices": [
+            asdict(choice) for choice in changed_choices(one.planned, other.planned)
+        ],
     }
 
 

@@ -85,6 +85,7 @@ LINES = {
     ],
     "whatif": [
         "whatif mlp-ddp4 --set nvlink.bandwidth=2x",
+        "whatif mlp-ddp4 --against nvlink.bandwidth=2x --against gpu[0].clock=0.9x",
         "whatif mlp-ddp4 --each link-kind,gpu",
         "whatif llama8b-pp4-1f1b --each rank --factors 0.5",
     ],

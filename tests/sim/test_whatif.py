@@ -296,7 +296,7 @@ def test_a_set_beside_each_changes_the_base(leafspine: str) -> None:
 @together(
     ("arguments", "told"),
     [
-        ([], "--set or --each"),
+        ([], "--set, --against or --each"),
         (["--each", "links"], 'did you mean "link"?'),
         (["--each", "gpu", "--factors", "0.5,zero"], "numbers above 0"),
         (["--each", "gpu", "--factors", "-1"], "numbers above 0"),

@@ -16,7 +16,6 @@ from prestep.sim.markup import (
     for_each_window,
     label,
     markup,
-    number,
     on_phone,
     paragraph,
     table,
@@ -32,8 +31,8 @@ MOST = 6  # measurements of one run that are drawn
 def measured(result: Prediction, evidence: Measured | None) -> Markup:
     """Predicted beside measured; "" where no measurement of this run or of its like exists.
 
-    `evidence` is what `prestep.sim.record.measured_runs.lookup` returns: `cases` of the same run,
-    `neighbours`, and errors of the `family`.
+    `evidence` is what `prestep.sim.record.measured_runs.lookup` returns: `cases` of the same run and
+    `neighbours`.
     """
     cases: list[Measured] = evidence["cases"] if evidence else []
     rows = _measurements(result, cases)
@@ -47,7 +46,7 @@ def measured(result: Prediction, evidence: Measured | None) -> Markup:
             paragraph("Nobody has measured this very run in the validation sets.")
         )
     if evidence:
-        parts.append(_family(evidence["family"]))
+        parts.append(_expected(result))
         parts.append(_neighbours(evidence["neighbours"]))
     return markup(*parts)
 
@@ -164,23 +163,17 @@ def _role(case: Measured) -> str:
     return f"{used}; {case['note']}" if case["note"] else used
 
 
-def _family(family: Measured | None) -> Markup:
-    if family is None:
+def _expected(result: Prediction) -> Markup:
+    """The expected error, as the terminal has it: of the same measured steps."""
+    near = result.expected_error
+    if near is None:
         return paragraph(
-            "No measured step shares its GPU: nothing here says how well it is predicted."
+            "Too few measured steps are like it to say how far off it may be."
         )
-    shared = ", ".join(family["shared"])
-    fitted = (
-        "constants were fitted to all of them"
-        if family["fitted"]
-        else "those that no constant was fitted to"
+    return paragraph(
+        f"Expected error {words.expected(near)} ({words.nearest(near)}): "
+        f"bias {percent(near['bias'], True)}, worst {percent(near['worst'], True)}."
     )
-    text = (
-        f"Of {number(family['n'])} measured steps with the same {shared} ({family['what']}; {fitted}), "
-        f"the predictions are off by {percent(family['error'])} in the mean, "
-        f"bias {percent(family['bias'], True)}, worst {percent(family['worst'], True)}."
-    )
-    return paragraph(text)
 
 
 def _neighbours(cases: list[Measured]) -> str:

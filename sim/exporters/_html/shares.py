@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from prestep.sim.analysis import metrics
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters import _words as words
 from prestep.sim.exporters._html import pictures
 from prestep.sim.exporters._html.sections import SMALLEST, legend
-from prestep.sim.markup import element, table
+from prestep.sim.markup import Markup, element, markup, table
 from prestep.sim.units import format_difference, format_duration, percent
 
 _COLOURS = {
@@ -37,33 +39,29 @@ def breakdown(result: Prediction) -> str:
     )
 
 
-def compared(result: Prediction, before: Prediction) -> str:
-    """Shares of two predictions, one bar above the other to one scale, and their differences."""
-    old, new = _parts(before), _parts(result)
-    whole = max(result.step_time, before.step_time)
-    bars = (
-        element("p", "before", class_="soft")
-        + pictures.stacked(old, "Shares of the step before", whole)
-        + element("p", "with the changes", class_="soft")
-        + pictures.stacked(new, "Shares of the step", whole)
-    )
-    was, now = (
-        {name: seconds for name, seconds, _ in words.shares(one)}
-        for one in (before, result)
-    )
-    cells = []
-    for name in {**now, **was}:
-        one, other = was.get(name, 0.0), now.get(name, 0.0)
-        cells.append(
-            (
-                name,
-                format_duration(one),
-                format_duration(other),
-                format_difference(other - one),
-            )
+def compared(named: Sequence[tuple[str, Prediction]]) -> Markup:
+    """Shares of several predictions, a bar each to one scale, and a table of all; differences to the first, if two."""
+    whole = max(result.step_time for _, result in named)
+    parts = [_parts(result) for _, result in named]
+    bars = markup(
+        *(
+            element("p", f"{name}: {format_duration(result.step_time)}", class_="soft")
+            + pictures.stacked(own, f"Shares of the step: {name}", whole)
+            for (name, result), own in zip(named, parts, strict=True)
         )
-    heads = ("share", "before", "with the changes", "difference")
-    return bars + _legend([*new, *old]) + table(heads, cells)
+    )
+    spent = [
+        {name: seconds for name, seconds, _ in words.shares(result)}
+        for _, result in named
+    ]
+    cells = []
+    for share in dict.fromkeys(name for one in spent for name in one):
+        times = [one.get(share, 0.0) for one in spent]
+        more = [format_difference(times[1] - times[0])] if len(times) == 2 else []
+        cells.append((share, *map(format_duration, times), *more))
+    heads = ["share", *(name for name, _ in named)]
+    heads += ["difference"] if len(named) == 2 else []
+    return bars + _legend([part for own in parts for part in own]) + table(heads, cells)
 
 
 def _legend(parts: _Parts) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from prestep.sim.exporters import _variants as words
 from prestep.sim.exporters._html import shares
-from prestep.sim.markup import Markup, element, markup, paragraph, table
+from prestep.sim.markup import Markup, element, markup, table
 from prestep.sim.studies.variants import Variant
 
 
@@ -21,14 +21,5 @@ def answer(variants: Sequence[Variant]) -> Markup:
 
 
 def differences(variants: Sequence[Variant]) -> Markup:
-    """Where the step of each variant goes, beside the base's."""
-    base, *others = variants
-    return markup(
-        *(
-            markup(
-                element("h3", one.name) if len(others) > 1 else "",
-                shares.compared(one.result, base.result),
-            )
-            for one in others
-        )
-    )
+    """Where the step goes, as it is and with each variant."""
+    return shares.compared([(one.name, one.result) for one in variants])
