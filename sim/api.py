@@ -19,8 +19,8 @@ from prestep.sim import exporters
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.assignments import Changes, text_of, texts_of
-from prestep.sim.collectives import report as collective_report
 from prestep.sim.errors import InputError, PrestepError
+from prestep.sim.exchanges import report as collective_report
 from prestep.sim.exporters import _run_files
 from prestep.sim.predict import execute, plan, predict, reported, with_request
 from prestep.sim.spec.jobs import refuse
@@ -229,7 +229,8 @@ def collective(
 ) -> pd.DataFrame:
     """A collective over a range of sizes, as `prestep collective` prints it (s, bytes, bytes/s), on any cluster.
 
-    `options` are those of the command: min_bytes, max_bytes, algo, proto, hosts, ... Sizes are numbers of bytes, or
+    `options` are those of the command: min_bytes, max_bytes, algo, proto, hosts, ...; those of a dispatch or combine
+    are in `exchange`, a mapping. Sizes are numbers of bytes, or
     texts such as "1M". `time` is what nccl-tests would measure, `time_in_step` what a program's own call takes.
 
     >>> from prestep.sim import api

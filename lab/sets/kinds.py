@@ -85,6 +85,15 @@ KINDS: Mapping[str, Kind] = {
         )
     ),
     "probes": Kind(table_of()),
+    "exchanges": Kind(
+        table_of(
+            ("rows", "times", "ratios"),
+            rows=TEXTS,
+            calibration=TEXTS,
+            times=SHARE,
+            ratios=SHARE,
+        )
+    ),
     "stragglers": Kind(
         table_of(
             ("rows", "replayed", "ideal", "slowdown"),

@@ -2,6 +2,7 @@
 
 * ``nccl``: everything, as `prestep.sim.collectives.nccl.tuner` chooses.
 * ``gloo``: everything, on the CPU over TCP (`prestep.sim.collectives.algorithms.gloo`).
+  ``dispatch`` and ``combine`` are exchanges of experts' tokens (`prestep.sim.exchanges`).
 * ``nvshmem``: puts and gets that kernels start, and collectives made of puts
   (`prestep.sim.collectives.algorithms.one_sided`). What it
   lacks (reductions) a training step takes from NCCL, and the plan's note says so; `strict` refuses instead.
@@ -21,13 +22,14 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, did_you_mean
 
 CREATION = "init"  # the cost of making a communicator: sim/collectives/nccl/creation.py
+EXCHANGES = ("dispatch", "combine")  # of experts' tokens
 
 
 def ops(backend: str) -> tuple[str, ...]:
     """Operations that a backend has by itself."""
     if backend == "nvshmem":
         return (*one_sided.OPS, *one_sided.SAME)
-    return gloo.OPS if backend == "gloo" else (*OPS, CREATION)
+    return gloo.OPS if backend == "gloo" else (*OPS, *EXCHANGES, CREATION)
 
 
 def check(

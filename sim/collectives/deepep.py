@@ -86,7 +86,7 @@ def plan(
     if group.nodes > 1:
         latency = max(latency + over.start, group.remote_latency)
         work, nic = work * over.work, over.nic
-    links, data = _bytes(group, fabric, tokens)
+    links, data = loads(group, fabric, tokens)
     # SMs and links work at once: the slower of the two decides the rate.
     rate = min(size / work, _narrowest(fabric, links, data, inside.nvlink, nic))
     return Plan(
@@ -134,13 +134,13 @@ def seconds_of_sms(inside: Inside, tokens: Tokens) -> float:
     return tokens.count * (inside.token + copies) / tokens.sms
 
 
-def _bytes(group: Group, fabric: Any, tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
+def loads(group: Group, fabric: Any, tokens: Tokens) -> tuple[np.ndarray, np.ndarray]:
     """Links, and bytes on each per byte that a rank sends: over rails to every host, and on from there."""
     key = ("deepep", group, tokens.ranks / tokens.hosts)
-    return paths.once(fabric, key, lambda: _loads(group, fabric, key[-1]))
+    return paths.once(fabric, key, lambda: _relayed(group, fabric, key[-1]))
 
 
-def _loads(group: Group, fabric: Any, fan: float) -> tuple[np.ndarray, np.ndarray]:
+def _relayed(group: Group, fabric: Any, fan: float) -> tuple[np.ndarray, np.ndarray]:
     """`fan`: copies that leave a GPU over NVLink for each that came to its host."""
     place = fabric.positions(group.ranks).reshape(group.nodes, -1)
     each = fan / place.shape[1]

@@ -11,13 +11,14 @@ from prestep.sim.commands._shared import (
     changes,
     explained,
     file_option,
+    options,
     scaled,
     show_result,
 )
 from prestep.sim.extras import lazily
 
 with lazily():
-    from prestep.sim.collectives import report
+    from prestep.sim.exchanges import report
 
 GROUP = "Predict"
 
@@ -27,7 +28,8 @@ GROUP = "Predict"
     epilog="\b\n"
     "Examples:\n"
     "  prestep collective --cluster dgx-h100 --min-bytes 1M --max-bytes 1G\n"
-    "  prestep collective --cluster dgx-h100 --op all_gather --gpus 0-3 --explain\n",
+    "  prestep collective --cluster dgx-h100 --op all_gather --gpus 0-3 --explain\n"
+    "  prestep collective --cluster aws-p5en --hosts 4 --op dispatch --library pplx\n",
 )
 @click.option(
     "--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`."
@@ -37,7 +39,7 @@ GROUP = "Predict"
     "--op",
     default="all_reduce",
     show_default=True,
-    help="Operation; init: making a communicator.",
+    help="Operation; init: making a communicator; dispatch, combine: experts' tokens.",
 )
 @click.option(
     "--backend",
@@ -70,6 +72,22 @@ GROUP = "Predict"
     "counts",
     text="CSV of uneven messages: what each rank of an all_to_all sends to each, a line a sender; one line: to each.",
 )
+@options(
+    {
+        "--library": "Of tokens: deepep (the default), deepep-ll, deepep-v2, hybridep, nccl, pplx, uccl, uccl-ll.",
+        "--tokens": "Tokens of a rank, or several numbers: 128,4096 (the default).",
+        "--dtype": "Of tokens: fp8 (dispatch) or bf16 (combine).",
+    }
+)
+@options(
+    {
+        "--hidden": "Elements of a token; default: 7168.",
+        "--topk": "Experts of a token; default: 8.",
+        "--experts": "Experts of all ranks; default: 256.",
+        "--sms": "SMs of the library's kernel; default: 20.",
+    },
+    type=click.IntRange(1),
+)
 @click.option("--algo", help="Force the algorithm, as NCCL_ALGO.")
 @click.option("--proto", help="Force the protocol, as NCCL_PROTO.")
 @click.option(
@@ -89,5 +107,6 @@ GROUP = "Predict"
 @as_json
 @explained
 def command(explain: bool, json_: bool, **choices: Any) -> None:
-    prediction = report.collective(explain=explain, **choices)
+    shape = {key: choices.pop(key) for key in report.SHAPE}
+    prediction = report.collective(explain=explain, exchange=shape, **choices)
     show_result(json_, prediction.to_json, prediction.render)

@@ -82,9 +82,20 @@ CREATION = table(
     evidence=GRADE,
 )
 
+EXCHANGE = table(
+    "an exchange of experts' tokens (--op dispatch, combine)",
+    **each(text(), "op", "library", "dtype", "bottleneck"),
+    **each(whole(), "tokens", "hidden", "topk", "experts", "sms", "ranks"),
+    bytes=number("that a rank sends, to itself and its own host too"),
+    time=SECONDS,
+    rate=number("bytes/s"),
+    latency=SECONDS,
+    evidence=GRADE,
+)
+
 COLLECTIVE = titled(
     "A collective by size: `prestep collective --json`.",
-    items({"anyOf": [SIZE, CREATION]}, "one object a size"),
+    items({"anyOf": [SIZE, CREATION, EXCHANGE]}, "one object a size"),
 )
 
 KERNEL = titled(

@@ -177,6 +177,7 @@ def test_sets_of_both_kinds_are_one_interface(report_of: ReportOf) -> None:
         "doctor",
         "stragglers",
         "schedules",
+        "exchanges",
         "table",
         "rl",
     )

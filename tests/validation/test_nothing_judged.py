@@ -43,6 +43,7 @@ EMPTY = {
     "probes": lambda: ProbeReport("probes", "", ()),
     "kernels": lambda: KernelReport("kernels", "", (), (0.04, 0.12), {}),
     "stragglers": lambda: FiguresReport("stragglers", "", {}, ()),
+    "exchanges": lambda: FiguresReport("exchanges", "", {}, ()),
     "schedules": lambda: FiguresReport("schedules", "", {}, ()),
     "doctor": lambda: DoctorReport("doctor", "", (), {}),
     "programs": lambda: Report("frameworks", (), load_set("h200").tolerances),

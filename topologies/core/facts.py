@@ -138,6 +138,14 @@ class ClusterFacts:
     net_copy_mapped: float | None = fact(SIZE, "So it does up to this size.")
     net_copy_driver: float | None = fact(RATE, "Larger ones, copied by CUDA's driver.")
     net_copy_call: float | None = fact(TIME, "A call of the driver for one of these.")
+    net_write_trip: float | None = fact(
+        TIME,
+        "A library that writes experts' tokens itself, for each trip between hosts, over the links' latency.",
+    )
+    net_write_target: float | None = fact(
+        TIME, "The same, for each rank of another host that it writes to."
+    )
+    net_write: float | None = fact(TIME, "A GPU's NICs, for each of these writes.")
     net_queue: float | None = fact(
         SHARE, "Of the chunks in a tree's inner host, those that one waits for."
     )

@@ -25,6 +25,7 @@ TYPES = {
     "p4de.24xlarge": ("aws-p4de", ""),
     "p5.48xlarge": ("aws-p5", ""),
     "p5e.48xlarge": ("aws-p5", "h200"),
+    "p5en.48xlarge": ("aws-p5en", ""),
 }
 LAYERS = 3
 

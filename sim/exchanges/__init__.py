@@ -1,0 +1,1 @@
+"""Exchanges of experts' tokens by library, asked by themselves (`prestep collective --op dispatch`)."""
