@@ -51,14 +51,13 @@ def _row(kernel: Kernel, mine: list[Case]) -> tuple[str, ...]:
 
 
 def others(gpu: str) -> Iterator[tuple[str, ...]]:
-    """Rows of other libraries' kernels that may be used; none of a GPU on which they were not measured."""
-    path = LIGER / f"{gpu}-kernels.csv"
-    if not path.exists():
-        return
-    with path.open(newline="") as file:
-        for fields in csv.DictReader(file):
-            if fields["split"] == "fit":
-                yield tuple(fields[name] for name in FIELDS)
+    """Rows of training steps' traces and of other libraries' kernels that may be used."""
+    for path in (cases.FOLDER / f"{gpu}.steps.csv", LIGER / f"{gpu}-kernels.csv"):
+        if path.exists():
+            with path.open(newline="") as file:
+                for fields in csv.DictReader(file):
+                    if fields.get("split", "fit") == "fit":
+                        yield tuple(fields[name] for name in FIELDS)
 
 
 def write(gpu: str, folder: Path = HARDWARE) -> Path:

@@ -37,7 +37,6 @@ OPERATIONS = {
     "batchnorm_bwd": "native_batch_norm_backward",
     "embedding_fwd": "embedding",
     "embedding_bwd": "embedding_dense_backward",
-    "index_put": "index_put",
     "nll_loss_fwd": "nll_loss_forward",
     "nll_loss_bwd": "nll_loss_backward",
     "conv_fwd": "convolution",

@@ -52,7 +52,6 @@ STREAM_PASSES = {
     "memset": 1.0,
     "cast": 3.0,
     "sum": 1.0,
-    "index": 2.0,
     "index_add": 3.0,
     "gather": 2.0,
     "foreach_copy": 2.0,
@@ -62,11 +61,7 @@ STREAM_PASSES = {
     "maxpool_fwd": 1.25,
     "maxpool_bwd": 1.25,
     "avgpool": 1.0,
-    "argsort": 8.0,
     "scatter_add": 3.0,
-    "remainder": 2.0,
-    "floor_divide": 2.0,
-    "arange": 1.0,
     "mse_loss": 3.0,
     "mse_backward": 4.0,
     # TorchInductor's; the workload knows how many tensors a graph joins and says the bytes itself
@@ -178,12 +173,6 @@ def _embedding(kernel: Kernel) -> Work:
     return 0.0, 2.0 * kernel.shape[0] * kernel.shape[1] * DTYPE_BYTES[kernel.dtype]
 
 
-def _index_put(kernel: Kernel) -> Work:
-    # Rows read and added; positions of 8 bytes sorted first (eight passes).
-    rows, columns = kernel.shape
-    return 0.0, 2.0 * rows * columns * DTYPE_BYTES[kernel.dtype] + 64.0 * rows
-
-
 def _tokens(kernel: Kernel) -> Work:
     return 0.0, 4.0 * kernel.shape[0]
 
@@ -267,10 +256,9 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     ),
     "adamw": ("elements, tensors", _adamw),
     **dict.fromkeys(
-        ("embedding_fwd", "embedding_bwd", "index_select"),
+        ("embedding_fwd", "embedding_bwd"),
         ("tokens, hidden, vocab", _embedding),
     ),
-    "index_put": ("rows, columns", _index_put),
     **dict.fromkeys(("nll_loss_fwd", "nll_loss_bwd"), ("tokens, vocab", _tokens)),
 }
 

@@ -39,8 +39,7 @@ AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(("attention_fwd", "attention_bwd"), (0, 3)),
     **dict.fromkeys(("conv_fwd", "conv_dgrad", "conv_wgrad"), (0,)),
     "adamw": (0, 1),
-    **dict.fromkeys(("embedding_fwd", "embedding_bwd", "index_select"), (0, 1)),
-    "index_put": (0, 1),
+    **dict.fromkeys(("embedding_fwd", "embedding_bwd"), (0, 1)),
     **dict.fromkeys(("nll_loss_fwd", "nll_loss_bwd"), (0,)),
 }
 assert AXES.keys() <= KINDS.keys()

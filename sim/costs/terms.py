@@ -52,7 +52,6 @@ ALIASES = BORROWED | {
     "sub": "add",
     "transpose_copy": "copy",
     "memset": "fill",
-    "index_select": "embedding_fwd",
     "flash2_attention_fwd": "attention_fwd",
     "flash2_attention_bwd": "attention_bwd",
     "layer_norm_bwd": "rms_norm_bwd",
@@ -94,11 +93,6 @@ def _batchnorm(kernel: Kernel) -> tuple[float, ...]:
 def _tokens(kernel: Kernel) -> tuple[float, ...]:
     # One block of threads for all tokens up to its size, a loop beyond.
     return 1.0, float(min(kernel.shape[0], 2048)), float(kernel.shape[0])
-
-
-def _index_put(kernel: Kernel) -> tuple[float, ...]:
-    rows, columns = kernel.shape  # a sort of the positions, then the rows
-    return 1.0, float(rows), float(rows * columns)
 
 
 def _embedding_backward(kernel: Kernel) -> tuple[float, ...]:
@@ -150,7 +144,6 @@ LINEAR: dict[str, tuple[Terms, Terms]] = {
     **dict.fromkeys(("batchnorm_fwd", "batchnorm_bwd"), (_batchnorm, _shape_axes)),
     **dict.fromkeys(("nll_loss_fwd", "nll_loss_bwd"), (_tokens, _shape_axes)),
     "embedding_fwd": (_product, _first_two),
-    "index_put": (_index_put, _first_two),
     "embedding_bwd": (_embedding_backward, _first_two),
     **dict.fromkeys(("conv_fwd", "conv_dgrad", "conv_wgrad"), (_work, _conv_axes)),
 }

@@ -147,6 +147,8 @@ for _ in range(4):
     optimizer.step()
     optimizer.zero_grad()
 """
+#: The experts with which steps of mixtures were measured: sorted tokens, experts one after the other.
+EXPERTS = "from prestep.validation.measure.models import Experts"
 MODEL = {
     "kind": "transformer",
     "hidden": 256,
@@ -180,6 +182,19 @@ def plain(**changed: str) -> str:
     return PLAIN.replace("def turned", "\n".join([*constants, "def turned"]), 1)
 
 
+def routed() -> str:
+    """The decoder of PyTorch's modules with experts in place of feed-forward networks."""
+    lines = plain(GROUPS="4", GATED="False").splitlines()
+    return "\n".join([EXPERTS, *map(_with_experts, lines)])
+
+
+def _with_experts(line: str) -> str:
+    if line.strip().startswith("self.up, self.down"):
+        return "        self.experts = Experts(HIDDEN, INNER, None, 1)"
+    before, found, _ = line.partition("self.down(")
+    return f"{before}self.experts(h)" if found else line
+
+
 def precise(precision: str) -> dict[str, Any]:
     return {"training": {"precision": precision}}
 
@@ -197,6 +212,10 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
             BIAS="True", ROTARY="False", GATED="False", GROUPS="4", NORM="nn.LayerNorm"
         ),
         {"model": GPT},
+    ),
+    "experts": (
+        routed(),
+        {"model": MODEL | {"kv_heads": 4, "experts": 8, "experts_per_token": 2}},
     ),
     "fp32": (plain(DTYPE="torch.float32"), precise("fp32")),
     "tf32": (

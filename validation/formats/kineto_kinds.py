@@ -78,8 +78,8 @@ def _elementwise(op: Event, names: list[str]) -> Kernel | None:
     name = op["name"].removeprefix("aten::").rstrip("_")
     dims, types, kernel = op["args"]["Input Dims"], op["args"]["Input type"], names[-1]
     elements, size = _elements(dims[0]), SIZES.get(types[0], 2)
-    if types[0] == "long int" and name in INTEGERS:
-        return _of_integers(name, elements)
+    if types[0] == "long int" and name == "add":  # batches that a norm has seen
+        return Kernel(name, (elements,), "int64", bytes=16.0 * elements)
     if name in ("add", "sub"):
         same = _is_vectorized(kernel) and len(dims) > 1 and dims[0] == dims[1]
         return _flat("add", elements, 3 * size) if same else None
@@ -91,13 +91,6 @@ def _elementwise(op: Event, names: list[str]) -> Kernel | None:
 def _is_vectorized(kernel: str) -> bool:
     """Whether a kernel reads its tensors as flat arrays, not by strides."""
     return "vectorized_elementwise" in kernel
-
-
-def _of_integers(name: str, elements: int) -> Kernel | None:
-    """Arithmetic of 64-bit indices."""
-    if not elements:
-        return None
-    return Kernel(name, (elements,), "int64", bytes=16.0 * elements)
 
 
 def _moved(name: str, kernel: str, elements: int, size: int) -> Kernel | None:
@@ -154,8 +147,6 @@ def _fsdp(op: Event, kind: str) -> Kernel | None:
     return Kernel(kind, (count,), "bf16", "", bytes=2.0 * count * size)
 
 
-# Operators of indices.
-INTEGERS = ("remainder", "floor_divide", "div", "mul", "add")
 # Operators of one tensor, and the kinds of kernel they are.
 ONE_INPUT = {
     "div": "div",
@@ -210,26 +201,6 @@ def _reduce(op: Event, kind: str) -> Kernel | None:
     return Kernel(kind, (elements,), DTYPES.get(dtype, "bf16"), layout, bytes=moved)
 
 
-def _index(op: Event, parts: list[Event]) -> Kernel:
-    """The indices are an optional list, which traces do not show; the grid tells how many there are."""
-    blocks, source = parts[-1]["args"]["grid"][0], op["args"]["Input Dims"][0]
-    if len(source) == 2:
-        return Kernel("index_select", (blocks, source[1], source[0]))
-    elements = min(512 * blocks, source[0])
-    return Kernel("index", (elements,), bytes=12.0 * elements)
-
-
-def _index_put(op: Event) -> Kernel:
-    rows, *row = op["args"]["Input Dims"][2]
-    size = math.prod(row)
-    return Kernel("index_put", (rows, size), bytes=4.0 * rows * size + 64.0 * rows)
-
-
-def _arange(op: Event) -> Kernel:
-    elements = int(op["args"]["Concrete Inputs"][1])
-    return Kernel("arange", (elements,), "int64", bytes=8.0 * elements)
-
-
 TABLE: dict[str, Callable[[Event], Kernel | None]] = {
     "aten::mm": lambda op: _gemm(op, 0),
     "aten::addmm": lambda op: _gemm(op, 1),
@@ -260,16 +231,11 @@ TABLE: dict[str, Callable[[Event], Kernel | None]] = {
     "aten::mse_loss_backward": lambda op: _flat(
         "mse_backward", _elements(op["args"]["Input Dims"][1]), 8
     ),
-    "aten::_index_put_impl_": _index_put,
     "aten::scatter_add_": lambda op: _flat(
         "scatter_add", _elements(op["args"]["Input Dims"][3]), 12
     ),
-    "aten::arange": _arange,
     "aten::native_layer_norm": lambda op: _rows(op, "layer_norm_fwd"),
     "aten::native_layer_norm_backward": lambda op: _rows(op, "layer_norm_bwd"),
-    "aten::sort": lambda op: Kernel(
-        "argsort", (_elements(op["args"]["Input Dims"][0]),)
-    ),
     "aten::index_add": lambda op: _flat(
         "index_add", _elements(op["args"]["Input Dims"][3]), 6
     ),
@@ -284,8 +250,6 @@ def classify(op: Event, parts: list[Event]) -> Kernel | None:
             return fused_kernel(op)
         if op["name"] in TABLE:
             return TABLE[op["name"]](op)
-        if op["name"] == "aten::index":
-            return _index(op, parts)
         return _elementwise(op, [part["name"] for part in parts])
     except (IndexError, KeyError, ValueError, TypeError):
         return None

@@ -19,6 +19,10 @@ from prestep.workloads.operators.tensors import (
     types,
 )
 
+#: Parts of a join from which on it is one of a model's tensors, whose sizes differ (a guess between 8 and 74 parts, of
+#: which there are rows).
+MANY = 32
+
 
 def copied(source: Operand, target: Operand) -> tuple[Kernel, ...]:
     """What copies one tensor to another: by memory or element by element, over PCIe where one is on the host."""
@@ -89,7 +93,7 @@ def read_back(operation: Operation) -> tuple[Kernel, ...]:
 
 
 def join(operation: Operation) -> tuple[Kernel, ...]:
-    """cat, stack: by stretches; "inner" where another dimension than the first is joined."""
+    """cat, stack: by stretches; "inner" where another dimension than the first is joined, "list" of many tensors."""
     parts = on_gpu(operation.operands)
     if not parts:
         return ()
@@ -98,6 +102,7 @@ def join(operation: Operation) -> tuple[Kernel, ...]:
     inner = isinstance(at, int) and at % max(1, len(parts[0].shape)) != 0
     gaps = any(part.strides and part.elements > 1 for part in parts)
     layout = ("strided" if gaps else "inner") if inner or gaps else ""
+    layout = layout or "list" * (len(parts) > MANY)
     count = sum(part.elements for part in parts)
     return launched(operation, (count,), layout, parts[0].dtype, "cat", size=size)
 

@@ -96,20 +96,18 @@ def _rows(
     element = ELEMENT_BYTES[picked.dtype]
     size = 2.0 * element * picked.elements + sum(map(stored, indices))
     shape = (picked.elements // max(1, width), width)
-    return launched(
-        operation,
-        shape,
-        layout,
-        picked.dtype,
-        base(operation).removesuffix("_"),
-        size=size,
-    )
+    name = KIND.get(base(operation), base(operation).removesuffix("_"))
+    return launched(operation, shape, layout, picked.dtype, name, size=size)
 
 
 def pick(operation: Operation) -> tuple[Kernel, ...]:
-    """index, index_select, gather: as many as the result has; "rows" where gather's index is one for a whole row."""
+    """index, index_select, gather: as many as the result has; "rows" where gather's index is one for a whole row.
+
+    "mask" where an index is one of truth values: places where it is true are found first.
+    """
     picked = operation.results[0] if operation.results else first(operation)
-    return _rows(operation, picked, _by_rows(operation))
+    masked = any(each.dtype == "bool" for each in operation.operands[1:])
+    return _rows(operation, picked, "mask" if masked else _by_rows(operation))
 
 
 def _by_rows(operation: Operation) -> str:
@@ -185,6 +183,8 @@ def elements(operation: Operation) -> tuple[Kernel, ...]:
     return launched(operation, (whole.elements,), dtype=whole.dtype)
 
 
+#: The kernels of another name's operation.
+KIND = {"_index_put_impl_": "index_put"}
 PUTS = words(
     "index_put index_add index_copy scatter scatter_add scatter_reduce index_fill masked_scatter"
 )

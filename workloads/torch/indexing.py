@@ -1,32 +1,48 @@
-"""Operators that sort, select and scatter rows (symbolic, as in ``functional``): what token routing is made of."""
+"""Operators that sort, select and scatter rows (symbolic, as in ``aten``): what token routing is made of."""
 
 from __future__ import annotations
 
-from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.operators import copies, losses
+from prestep.workloads.operators import copies, indexing, losses
+from prestep.workloads.operators.pointwise import elementwise
+from prestep.workloads.operators.reductions import reduction
 from prestep.workloads.torch import aten
-from prestep.workloads.torch.functional import launch_elementwise
 from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 
 INDEX = 8  # bytes of an int64
+#: Tensors as large as the indices that a sort of them, and a sum by them, makes beside its results.
+SORTS, SUMS = 2, 6
+#: Operators that index_put calls of its own to find where rows belong, before it sorts.
+PLACES = 4
 
 
-def integer(t: Tape, kind: str, elements: int) -> Tensor:
-    """An elementwise operation on int64 whose result is a new tensor without gradient."""
-    t.cpu("elementwise_nograd")
-    passes = 1 if kind == "arange" else 2
-    t.launch(Kernel(kind, (elements,), "int64", bytes=float(passes * INDEX * elements)))
-    return t.empty((elements,), INDEX)
+def integer(t: Tape, name: str, *reads: Tensor | int) -> Tensor:
+    """An elementwise operation on int64, or a range of so many, whose result has no gradient."""
+    first = reads[0]
+    shape = first.shape if isinstance(first, Tensor) else (first,)
+    rule = copies.RULES.get(name.partition(".")[0], elementwise)
+    y = t.empty(shape, INDEX)
+    return aten.call(t, rule, name, reads, y, "elementwise_nograd")
+
+
+def counts(t: Tape, values: Tensor, count: int) -> Tensor:
+    """``values.histc(count, 0, count)``: how many of each whole number there are."""
+    y, name, arguments = t.empty((count,), INDEX), "histc.default", (values, count, 0)
+    host = "elementwise_nograd"
+    return aten.call(t, indexing.elements, name, (*arguments, count), y, host)
+
+
+def sums(t: Tape, x: Tensor) -> Tensor:
+    """``x.sum(1)`` of whole numbers."""
+    y, name, host = t.empty(x.shape[:1], INDEX), "sum.dim_IntList", "elementwise_nograd"
+    return aten.call(t, reduction, name, (x, (1,)), y, host)
 
 
 def argsort(t: Tape, keys: Tensor) -> Tensor:
-    """Stable argsort of int64 keys: a copy, then a radix sort of eight passes over keys and indices."""
-    t.cpu("sort")
-    scratch = [t.empty(keys.shape, INDEX) for _ in range(3)]
-    launch_elementwise(t, "copy", keys.elements, 2 * keys.size)
-    order = t.empty(keys.shape, INDEX)
-    t.launch(Kernel("argsort", (keys.elements,)))
-    del scratch
+    """``keys.argsort(stable=True)``, whose other result, the sorted keys, is dropped at once."""
+    values, order = (t.empty(keys.shape, INDEX) for _ in range(2))
+    name, further = "sort.stable", {"stable": True}
+    aten.call(t, indexing.order, name, (keys,), values, "sort", order, **further)
+    t.scratch(SORTS * keys.size)
     return order
 
 
@@ -47,42 +63,29 @@ def softmax(t: Tape, x: Tensor) -> Tensor:
 
 
 def index(t: Tape, x: Tensor, order: Tensor) -> Tensor:
-    """``x[order]`` along the first axis: saves ``order``; backward adds the rows back (accumulating ``index_put_``)."""
-    row = x.elements // x.shape[0]
-    t.cpu("index")
+    """``x[order]`` along the first axis: saves ``order``; backward adds the rows back, which sorts them first."""
     t.saves()
-    _launch_index(t, x, order)
     y = t.empty((order.elements, *x.shape[1:]), x.itemsize)
+    aten.call(t, indexing.pick, "index.Tensor", (x, [order]), y, "index")
     shape, itemsize = x.shape, x.itemsize
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("index_backward")
-        grad = t.empty(shape, itemsize)
-        launch_elementwise(t, "fill", grad.elements, grad.size)
-        _put_rows(t, g, order, row)
+        options = {"dtype": DTYPES[itemsize], "layout": "torch.strided"}
+        grad = _new_zeros(t, g, shape, **options)
+        t.cpu("elementwise_nograd", PLACES)
+        t.cpu(t.launching, PLACES)
+        name, arguments = "_index_put_impl_.default", (grad, [order], g, True, True)
+        aten.call(t, indexing.put, name, arguments, grad, "")
+        t.scratch(SUMS * order.size)
         return [grad]
 
     return t.apply(y, [x], backward)
 
 
-def _launch_index(t: Tape, x: Tensor, order: Tensor) -> None:
-    """Rows by ``index_select``, single elements by ``index``."""
-    row, count = x.elements // x.shape[0], order.elements
-    if row > 1:
-        t.launch(Kernel("index_select", (count, row, x.shape[0])))
-        return
-    moved = order.size + 2.0 * count * x.itemsize
-    t.launch(Kernel("index", (count,), bytes=moved))
-
-
-def _put_rows(t: Tape, g: Tensor, order: Tensor, row: int) -> None:
-    """Adds rows up where ``order`` says: their positions are computed and sorted first."""
-    kinds = "remainder", "mul", "div", "arange"
-    positions = [integer(t, kind, order.elements) for kind in kinds]
-    scratch = [t.empty(order.shape, INDEX) for _ in range(2)]
-    moved = 2 * g.size + 8 * order.size  # rows read and added; keys sorted first
-    t.launch(Kernel("index_put", (order.elements, row), bytes=moved))
-    del positions, scratch
+def _new_zeros(t: Tape, g: Tensor, shape: tuple[int, ...], **options: str) -> Tensor:
+    """What the gradient of rows is put into."""
+    y, name = t.empty(shape, g.itemsize), "new_zeros.default"
+    return aten.call(t, copies.fill, name, (g, shape), y, "index_backward", **options)
 
 
 def select(t: Tape, x: Tensor, at: int) -> Tensor:
@@ -99,13 +102,13 @@ def select(t: Tape, x: Tensor, at: int) -> Tensor:
     return t.apply(y, [x], backward)
 
 
-def stack(t: Tape, parts: list[Tensor]) -> Tensor:
-    """``torch.stack``: one concatenation; backward hands out views."""
+def stack(t: Tape, parts: list[Tensor], at: int = 0, host: str = "stack") -> Tensor:
+    """``torch.stack(parts, at)``: one concatenation; backward hands out views of the first axis."""
     one = parts[0]
-    t.cpu("stack")
-    y = t.empty((len(parts), *one.shape), one.itemsize)
-    launch_elementwise(t, "cat", y.elements, 2 * y.size)
     shape, itemsize, count = one.shape, one.itemsize, len(parts)
+    y = t.empty((*shape[:at], count, *shape[at:]), itemsize)
+    arguments = (parts, at) if at else (parts,)
+    aten.call(t, copies.join, "stack.default", arguments, y, host)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward", count)
@@ -114,60 +117,30 @@ def stack(t: Tape, parts: list[Tensor]) -> Tensor:
     return t.apply(y, parts, backward)
 
 
-def transpose_first(
-    t: Tape, x: Tensor, a: int, b: int, shape: tuple[int, ...]
-) -> Tensor:
-    """``x.view(a, b, ...).transpose(0, 1).reshape(shape)``: a copy, unless one of the two axes is trivial."""
-    t.cpu("view", 3)
-    copies = a > 1 and b > 1
-    before = x.shape
-
-    def move(source: Tensor, target: tuple[int, ...]) -> Tensor:
-        if not copies:
-            return Tensor(source.storage, target, source.itemsize)
-        t.cpu("elementwise")
-        t.launch(Kernel("copy", (source.elements,), layout="strided"))
-        return t.empty(target, source.itemsize)
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("view_backward", 3)
-        return [move(g, before)]
-
-    return t.apply(move(x, shape), [x], backward)
-
-
 def gather(t: Tape, x: Tensor, where: Tensor) -> Tensor:
-    """``x.gather(1, where)``, flattened: saves ``where``; backward is a fill and a ``scatter_add_``."""
-    t.cpu("index")
+    """``x.gather(1, where)``: saves ``where``; backward adds what was picked to zeros."""
     t.saves()
-    t.launch(Kernel("gather", (where.elements,)))
-    y = t.empty((where.elements,), x.itemsize)
-    shape, itemsize = x.shape, x.itemsize
+    y = t.empty(where.shape, x.itemsize)
+    aten.call(t, indexing.pick, "gather.default", (x, 1, where), y, "index")
+    shape = x.shape
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("index_backward")
-        grad = t.empty(shape, itemsize)
-        launch_elementwise(t, "fill", grad.elements, grad.size)
-        size = where.size + 2 * g.size
-        t.launch(Kernel("scatter_add", (where.elements,), bytes=size))
-        return [grad]
+        grad = _new_zeros(t, g, shape)
+        name, arguments = "scatter_add_.default", (grad, 1, where, g)
+        return [aten.call(t, indexing.put, name, arguments, grad, "")]
 
     return t.apply(y, [x], backward)
 
 
-def index_add(t: Tape, rows: int, x: Tensor, order: Tensor) -> Tensor:
-    """``zeros.index_add(0, order, x)`` onto ``rows`` rows: saves ``order`` and ``x`` (only for its shape)."""
-    row = x.elements // x.shape[0]
-    t.cpu("index")
+def index_add(t: Tape, onto: Tensor, x: Tensor, order: Tensor) -> Tensor:
+    """``onto.index_add(0, order, x)``: saves ``order`` and ``x`` (only for its shape)."""
     t.saves()
-    y = t.empty((rows, row), x.itemsize)
-    launch_elementwise(t, "copy", y.elements, 2 * y.size)
-    t.launch(Kernel("index_add", (x.elements,)))
+    y, arguments = t.empty(onto.shape, x.itemsize), (onto, 0, order, x)
+    aten.call(t, indexing.copied_then_put, "index_add.default", arguments, y, "index")
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("index_backward")
-        grad = t.empty(x.shape, x.itemsize)
-        t.launch(Kernel("index_select", (order.elements, row, rows)))
-        return [grad]
+        grad, name = t.empty(x.shape, x.itemsize), "index_select.default"
+        arguments, host = (g, 0, order), "index_backward"
+        return [aten.call(t, indexing.pick, name, arguments, grad, host)]
 
     return t.apply(y, [x], backward)

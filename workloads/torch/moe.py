@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from prestep.workloads.exchanges.context import moved
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.operators.copies import fill
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
@@ -24,7 +25,7 @@ from prestep.workloads.torch.tape import Tape, Tensor
 if TYPE_CHECKING:
     from prestep.workloads.sharding.module_unit import ModuleUnit
 
-STREAM = "nccl ep"
+STREAM, REMAINDER = "nccl ep", "remainder.Scalar"
 
 
 class MixtureOfExperts(Module):
@@ -99,19 +100,15 @@ class MixtureOfExperts(Module):
         flat = aten.reshape(t, x, x.elements // shape[-1], shape[-1])
         del x
         probabilities = self._scores(t, flat)
-        tokens = I.integer(t, "arange", flat.shape[0])
-        order = I.argsort(t, self._assigned(t, tokens))
+        tokens = I.integer(t, "arange.default", flat.shape[0])
+        order = I.argsort(t, _flat(self._assigned(t, tokens)))
         seen = _projected(t, flat, self.down)
         out = self._results(t, seen, order, column, row)
         zeros = _zeros_like(t, seen)  # onto which the experts' results are added
         weights = self._weights(t, probabilities, tokens, order)
-        where = I.integer(t, "floor_divide", order.elements)
-        y = I.index_add(
-            t,
-            zeros.shape[0],
-            aten.mul(t, out, aten.reshape(t, weights, *weights.shape, 1)),
-            where,
-        )
+        where = self._tokens_of(t, order)
+        weighted = aten.mul(t, out, aten.reshape(t, weights, *weights.shape, 1))
+        y = I.index_add(t, zeros, weighted, where)
         y = _projected(t, y, self.up)
         if self.shared is not None:
             y = aten.add(t, y, self._seen_by_all(t, self.shared, flat, shape))
@@ -159,17 +156,20 @@ class MixtureOfExperts(Module):
     ) -> Tensor:
         """The gate's weight of every row, in the order of the rows."""
         chosen = I.gather(t, probabilities, self._assigned(t, tokens))
-        return I.index(t, chosen, order)
+        return I.index(t, aten.reshape(t, chosen, chosen.elements), order)
+
+    def _tokens_of(self, t: Tape, order: Tensor) -> Tensor:
+        """The token that each row is of."""
+        return I.integer(t, "floor_divide.default", order, self.chosen)
 
     def _dispatch(self, t: Tape, flat: Tensor, order: Tensor) -> Tensor:
         """The rows of this rank's experts, (expert, row, hidden), from all ranks of the group."""
-        rows = I.index(t, flat, I.integer(t, "floor_divide", order.elements))
+        rows = I.index(t, flat, self._tokens_of(t, order))
         if self.grouped is not None:
-            self._counts(t)
+            self._counts(t, order)
         rows = self._exchange(t, rows)
-        experts, hidden = self.count, flat.shape[-1]
-        shape = (experts, rows.shape[0] // experts, hidden)
-        return I.transpose_first(t, rows, self.shards, experts, shape)
+        shape = (self.count, rows.shape[0] // self.count, flat.shape[-1])
+        return _transposed(t, rows, self.shards, self.count, shape)
 
     def _run_experts(
         self, t: Tape, rows: Tensor, column: Linear, row: Linear
@@ -184,29 +184,28 @@ class MixtureOfExperts(Module):
             del parts
         experts, count, hidden = out.shape
         shape = (experts * count, hidden)
-        out = I.transpose_first(t, out, experts, self.shards, shape)
-        return self._exchange(t, out)
+        return self._exchange(t, _transposed(t, out, experts, self.shards, shape))
 
     def _assigned(self, t: Tape, tokens: Tensor) -> Tensor:
-        """Expert numbers of every token: ``(token + offset) % experts`` for each choice, stacked."""
-        n = tokens.elements
-        parts = [I.integer(t, "remainder", n)]
-        for _ in range(self.chosen - 1):
-            shifted = I.integer(t, "add", n)
-            parts.append(I.integer(t, "remainder", n))
+        """Expert numbers of every token: ``(token + offset) % experts`` for each choice, beside each other."""
+        step = self.experts // self.chosen
+        parts = [I.integer(t, REMAINDER, tokens, self.experts)]
+        for choice in range(1, self.chosen):
+            shifted = I.integer(t, "add.Tensor", tokens, choice * step)
+            parts.append(I.integer(t, REMAINDER, shifted, self.experts))
             del shifted
-        return I.integer(t, "cat", n * len(parts))
+        return I.stack(t, parts, 1, "elementwise_nograd")
 
-    def _counts(self, t: Tape) -> None:
+    def _counts(self, t: Tape, rows: Tensor) -> None:
         """Rows of each expert, which ranks tell each other, and which the host waits for."""
-        I.integer(t, "histc", self.experts)
+        counts = I.counts(t, rows, self.experts)
         group = self.group
         if group is None or group.size == 1:
             return
         size = float(I.INDEX * self.experts)
         group.collective(t, "all_to_all", size, STREAM, "all_to_all")
         t.wait(t.record(STREAM))
-        I.integer(t, "sum", self.experts)
+        I.sums(t, counts.view(group.size, self.count))
         t.synchronize(t.stream)
 
     def _exchange(self, t: Tape, x: Tensor) -> Tensor:
@@ -235,7 +234,16 @@ def _projected(t: Tape, x: Tensor, w: Tensor | None) -> Tensor:
 
 
 def _zeros_like(t: Tape, x: Tensor) -> Tensor:
-    t.cpu("elementwise_nograd")
-    zeros = t.empty(x.shape, x.itemsize)
-    F.launch_elementwise(t, "fill", zeros.elements, zeros.size)
-    return zeros
+    zeros, name = t.empty(x.shape, x.itemsize), "zeros_like.default"
+    return aten.call(t, fill, name, (x,), zeros, "elementwise_nograd")
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.view(x.elements)
+
+
+def _transposed(t: Tape, x: Tensor, a: int, b: int, shape: tuple[int, ...]) -> Tensor:
+    """``x.view(a, b, ...).transpose(0, 1).reshape(shape)``."""
+    rows, hidden = x.elements // x.shape[-1], x.shape[-1]
+    parts = aten.reshape(t, x, a, b, rows // (a * b), hidden)
+    return aten.reshape(t, aten.transpose(t, parts, 0, 1), *shape)

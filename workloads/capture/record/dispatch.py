@@ -39,6 +39,14 @@ MAKERS = (
     aten.ones.default,
     aten.randn.default,
 )
+#: What autograd calls on zeros of its own where a mode like this one looks on, and what it calls on them, in place,
+#: where none does (autograd/FunctionsManual.cpp, areAnyTensorSubclassLike); the nodes that do so.
+IN_PLACE = {
+    aten.index_put.default: aten._index_put_impl_.default,
+    aten.scatter_add.default: aten.scatter_add_.default,
+    aten.scatter.src: aten.scatter_.src,
+}
+PUTTING = ("IndexBackward0", "GatherBackward0", "TopkBackward0", "SortBackward0")
 #: Elements of a tensor on the host from which on it is fake: models are built there, too.
 LARGE = 1 << 20
 IMAGINED = torch._C._TorchDispatchModeKey.FAKE
@@ -63,6 +71,16 @@ def direction() -> int:
     if torch._C._current_autograd_node() is None:
         return 0
     return 2 if torch.is_grad_enabled() and not Log.current.twice else 1
+
+
+def as_alone(function: Any, args: Any) -> tuple[Any, Any]:
+    """The call that autograd makes where nobody looks on, and its arguments."""
+    if function not in IN_PLACE or direction() != 1:
+        return function, args
+    if torch._C._current_autograd_node().name() not in PUTTING:
+        return function, args
+    unsafe = function is aten.index_put.default
+    return IN_PLACE[function], (*args, True) if unsafe else args
 
 
 class Recorder(TorchDispatchMode):
@@ -109,6 +127,7 @@ class Recorder(TorchDispatchMode):
         if options.get("device") is not None:
             options["device"] = inward(options["device"])
         options.pop("pin_memory", None)
+        function, args = as_alone(function, args)
         if function is aten.is_pinned.default:
             return True  # memory of the host counts as pinned
         if _is_composite(function):
