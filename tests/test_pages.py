@@ -60,6 +60,7 @@ SLOW = (
     "docs/reliability.md",
     "docs/report.md",
     "docs/collectives.md",
+    "docs/coming-from.md",
     "docs/calibrate.md",
     "docs/how-to/replay-trace.md",
 )
