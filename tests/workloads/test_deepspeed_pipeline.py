@@ -12,10 +12,11 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.sim.predict import step_time
 from prestep.sim.spec.load import Scenario, parse_scenario
 from prestep.workloads.megatron.core_attention import rows_of_a_block, softmax_is_fused
-from prestep.workloads.megatron.pipeline import Issued, one_at_a_time
+from prestep.workloads.megatron.pipeline import one_at_a_time
 from prestep.workloads.schedules.runtime import (
     Batch,
     Compute,
+    Operation,
     Recv,
     Send,
     Wait,
@@ -52,7 +53,7 @@ def scenario(
     )
 
 
-def issued() -> list[tuple[Issued, ...]]:
+def issued() -> list[tuple[Operation, ...]]:
     """1F1B of all ranks, one transfer at a time."""
     rows = operations("1f1b", RANKS, MICROBATCHES, 1)
     return [one_at_a_time(row) for row in rows]

@@ -11,15 +11,10 @@ from prestep.workloads.exchanges import tensor
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
 from prestep.workloads.megatron.elementwise import pass_over
-from prestep.workloads.megatron.pipeline import (
-    Issued,
-    in_order,
-    interleaved,
-    one_at_a_time,
-)
+from prestep.workloads.megatron.pipeline import interleaved, one_at_a_time
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.megatron.rank import Place, Rank
-from prestep.workloads.parallel.group import transfer
+from prestep.workloads.parallel.group import send_recv, transfer
 from prestep.workloads.parallel.pipeline import layers_of_stages
 from prestep.workloads.schedules import _lockstep, checked, rank_of_stages
 from prestep.workloads.schedules.runtime import (
@@ -30,6 +25,7 @@ from prestep.workloads.schedules.runtime import (
     Send,
     Wait,
     executed,
+    in_order,
     operations,
 )
 
@@ -58,12 +54,7 @@ class Transfers:
         """Issues a batch behind the computation so far."""
         t = self.tape
         parts = [self._rendezvous(op) for op in batch.ops]
-        stream = self._stream(batch)
-        t.wait(t.record(), stream)
-        t.cpu("p2p_batch")
-        t.cpu("p2p_op", len(batch.ops))
-        t.communicate(parts, stream, "send_recv")
-        self.ended[batch.handle] = t.record(stream)
+        self.ended[batch.handle] = send_recv(t, parts, self._stream(batch))
 
     def wait(self, op: Wait) -> None:
         """Computation waits for a batch; in old releases the host does too."""
@@ -147,7 +138,7 @@ class Schedule:
     """
 
     owner: tuple[int, ...]
-    issued: Sequence[Sequence[Issued]]
+    issued: Sequence[Sequence[Operation]]
     runs: int
 
 
@@ -177,7 +168,7 @@ def schedule_of(
 
 def _of_torch(
     scenario: JobSpec, microbatches: int, chunks: int
-) -> Sequence[Sequence[Issued]]:
+) -> Sequence[Sequence[Operation]]:
     """What each rank issues under PyTorch, halves of backward passes as they are run."""
     p = scenario.parallel
     if p.schedule == "interleaved" and chunks > 1 and not scenario.pytorch.since(2, 10):
@@ -186,7 +177,7 @@ def _of_torch(
     return [[one for op in row for one in _run(op)] for row in rows]
 
 
-def _run(op: Operation) -> Iterator[Issued]:
+def _run(op: Operation) -> Iterator[Operation]:
     """An operation as PyTorch runs it: nothing, for the first half of the first stage's backward pass."""
     if not isinstance(op, Compute):
         yield op
@@ -200,19 +191,19 @@ def _issued(
     microbatches: int,
     chunks: int,
     owner: tuple[int, ...],
-) -> Sequence[Sequence[Issued]]:
+) -> Sequence[Sequence[Operation]]:
     """What each rank issues; 1F1B as PyTorch does."""
     p = scenario.parallel
     if p.schedule == "1f1b":
         return operations(p.schedule, p.pp, microbatches, chunks, few=True)
     if p.schedule != "interleaved":
-        return in_order(module, p.pp, microbatches, chunks, owner)
+        return in_order(module, p.pp, microbatches, chunks, pairs=True)
     overlap = scenario.megatron.overlap_p2p_comm
     rows = [module.actions(rank, p.pp, microbatches, chunks) for rank in range(p.pp)]
     return [interleaved(rank, row, owner, overlap) for rank, row in enumerate(rows)]
 
 
-def _in_turns(microbatches: int) -> list[Issued]:
+def _in_turns(microbatches: int) -> list[Operation]:
     """Without a pipeline: each microbatch forward, then backward."""
     return [Compute(0, kind, i) for i in range(microbatches) for kind in "FB"]
 

@@ -12,12 +12,12 @@ from prestep.workloads.megatron.folding import Kind
 from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.optimizer import reduce_tied
 from prestep.workloads.megatron.passes import NOTHING, Pass
-from prestep.workloads.megatron.pipeline import Issued, Pair, alignment_of
+from prestep.workloads.megatron.pipeline import alignment_of
 from prestep.workloads.megatron.rank import Place, Rank
 from prestep.workloads.megatron.schedule import Transfers
 from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.schedules.runtime import Batch, Compute, Wait
+from prestep.workloads.schedules.runtime import Batch, Compute, Operation, Pair, Wait
 from prestep.workloads.torch.tape import Tape
 
 HEAD = "head"
@@ -107,7 +107,7 @@ class StageStep(Rank):
         self.data = engine.data_parallel(self)
         self.deferred = DeferredHead(self)
 
-    def record(self, operations: Sequence[Issued], runs: int) -> None:
+    def record(self, operations: Sequence[Operation], runs: int) -> None:
         """One step in steady state."""
         t = self.tape
         self.held = self.engine.resident(self)
@@ -132,7 +132,7 @@ class StageStep(Rank):
         reduce_tied(self)
         self.engine.optimize(self)
 
-    def _play(self, operations: Sequence[Issued]) -> None:
+    def _play(self, operations: Sequence[Operation]) -> None:
         """The schedule once."""
         for op in operations:
             if isinstance(op, Compute):
@@ -275,7 +275,7 @@ class StageStep(Rank):
         self.data.after(stage)
 
 
-def _gradient_passes(operations: Sequence[Issued]) -> Counter[int]:
+def _gradient_passes(operations: Sequence[Operation]) -> Counter[int]:
     """Passes that make gradients of weights, by stage."""
     passes: Counter[int] = Counter()
     for op in operations:

@@ -90,6 +90,15 @@ class Group:
             t.synchronize(stream)
 
 
+def send_recv(t: Tape, parts: Sequence[int], stream: str) -> tuple[int, ...]:
+    """Issues a batch of transfers behind the computation so far; its end."""
+    t.wait(t.record(), stream)
+    t.cpu("p2p_batch")
+    t.cpu("p2p_op", len(parts))
+    t.communicate(parts, stream, "send_recv")
+    return t.record(stream)
+
+
 def transfer(
     t: Tape,
     source: int,

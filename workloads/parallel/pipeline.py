@@ -9,7 +9,7 @@ from math import prod
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.parallel.group import transfer
+from prestep.workloads.parallel.group import send_recv, transfer
 from prestep.workloads.schedules.runtime import (
     Batch,
     Compute,
@@ -241,11 +241,7 @@ class Pipeline:
         """Issues the sends and receives of a batch."""
         t = self.t
         parts = [self._transfer(op) for op in batch.ops]
-        t.wait(t.record(), STREAM)
-        t.cpu("p2p_batch")
-        t.cpu("p2p_op", len(batch.ops))
-        t.communicate(parts, STREAM, "send_recv")
-        self.events[batch.handle] = t.record(STREAM)
+        self.events[batch.handle] = send_recv(t, parts, STREAM)
         for op in batch.ops:
             # The gradient sent to the stage before is not needed here any more.
             if not isinstance(op, Recv) and op.what == "B":

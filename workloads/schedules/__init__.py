@@ -34,6 +34,11 @@ class Action(NamedTuple):
     def __str__(self) -> str:
         return f"{self.stage}{self.kind}{self.microbatch}"
 
+    @property
+    def onward(self) -> int:
+        """How far the stage that its result goes to is from its own."""
+        return 1 if self.kind == "F" else -1
+
 
 Rows = tuple[tuple[Action, ...], ...]
 

@@ -11,7 +11,7 @@ align the ranks: forward passes of all fall into the same ones, and backward pas
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 from prestep.workloads.schedules import Action
 from prestep.workloads.schedules._rounds import walk
@@ -25,7 +25,8 @@ def operations(
 ) -> tuple[tuple[Operation, ...], ...]:
     """What every pipeline rank issues in one step, in order."""
     table = [time_steps(rank, ranks, microbatches, chunks) for rank in range(ranks)]
-    return tuple(_issued(rank, table, ranks * chunks) for rank in range(ranks))
+    owner = tuple(range(ranks)) * chunks
+    return tuple(_issued(rank, table, owner) for rank in range(ranks))
 
 
 def time_steps(
@@ -52,19 +53,19 @@ def time_steps(
 
 
 def _issued(
-    rank: int, table: Sequence[Sequence[TimeStep]], stages: int
+    rank: int, table: Sequence[Sequence[TimeStep]], owner: Sequence[int]
 ) -> tuple[Operation, ...]:
     """A rank's time steps, each with its batch."""
-    record = Recorder(rank, len(table))
+    record = Recorder(rank, owner)
     for time in range(max(map(len, table))):
         action = _at(table[rank], time)
         if action is not None:
             record.compute(action)
-        ops: list[Send | Recv] = [*_sent(rank, action, len(table), stages)]
+        ops: list[Send | Recv] = [] if action is None else [*record.sends(action)]
         for other in sorted(
             {(rank - 1) % len(table), (rank + 1) % len(table)} - {rank}
         ):
-            ops += _received(rank, other, _at(table[other], time), len(table), stages)
+            ops += _received(record, _at(table[other], time))
         record.wait(record.post(tuple(ops)))
     return record.done()
 
@@ -73,23 +74,13 @@ def _at(steps: Sequence[TimeStep], time: int) -> TimeStep:
     return steps[time] if time < len(steps) else None
 
 
-def _target(action: Action, stages: int) -> int | None:
-    """The stage that needs what an action makes."""
-    target = action.stage + (1 if action.kind == "F" else -1)
-    return target if 0 <= target < stages else None
-
-
-def _sent(rank: int, action: TimeStep, ranks: int, stages: int) -> Iterator[Send]:
-    """What an action of this rank sends to another."""
-    target = None if action is None else _target(action, stages)
-    if action is not None and target is not None and target % ranks != rank:
-        yield Send(action.kind, action.stage, action.microbatch, target % ranks)
-
-
-def _received(
-    rank: int, other: int, action: TimeStep, ranks: int, stages: int
-) -> Iterator[Recv]:
-    """What this rank gets of an action of another."""
-    target = None if action is None else _target(action, stages)
-    if action is not None and target is not None and target % ranks == rank:
-        yield Recv(action.kind, target, action.microbatch, other)
+def _received(record: Recorder, action: TimeStep) -> Sequence[Recv]:
+    """What a rank gets of an action of another."""
+    target = -1 if action is None else action.stage + action.onward
+    if (
+        action is None
+        or not 0 <= target < len(record.owner)
+        or record.owner[target] != record.rank
+    ):
+        return ()
+    return record.receives(action._replace(stage=target))

@@ -24,13 +24,14 @@ def operations(
     rank: int, ranks: int, microbatches: int, chunks: int = 1
 ) -> tuple[Operation, ...]:
     """As torch's ScheduleGPipe: a batch for each transfer; sends are waited for at the end of their half."""
-    record = Recorder(rank, ranks)
+    record = Recorder(rank, range(ranks))
     for kind in "FB":
         sends = []
         for microbatch in range(microbatches):
-            record.wait(record.post(record.receives(kind, microbatch)))
-            record.compute(Action(rank, kind, microbatch))
-            sends.append(record.post(record.sends(kind, microbatch)))
+            action = Action(rank, kind, microbatch)
+            record.wait(record.post(record.receives(action)))
+            record.compute(action)
+            sends.append(record.post(record.sends(action)))
         for handle in sends:
             record.wait(handle)
     record.hook("REDUCE_GRAD", rank)

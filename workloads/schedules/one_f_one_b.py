@@ -44,7 +44,7 @@ def operations(
     rank: int, ranks: int, microbatches: int, chunks: int = 1
 ) -> tuple[Operation, ...]:
     """As torch's Schedule1F1B: between warm-up and cool-down every send shares a batch with the opposite receive."""
-    record = Recorder(rank, ranks)
+    record = Recorder(rank, range(ranks))
     ahead = min(microbatches, ranks - rank)
     _warm_up(record, ahead)
     _steady(record, ahead, microbatches)
@@ -57,10 +57,14 @@ def _warm_up(record: Recorder, ahead: int) -> None:
     """Forwards alone; the last result is sent together with the first receive of a gradient."""
     sent = None
     for forward in range(ahead):
-        record.wait(record.post(record.receives("F", forward)))
+        record.wait(record.post(record.receives(Action(record.rank, "F", forward))))
         record.compute(Action(record.rank, "F", forward))
         record.wait(sent)
-        sent = record.post(record.sends("F", forward)) if forward < ahead - 1 else None
+        sent = (
+            record.post(record.sends(Action(record.rank, "F", forward)))
+            if forward < ahead - 1
+            else None
+        )
 
 
 def _steady(record: Recorder, ahead: int, microbatches: int) -> None:
@@ -68,21 +72,25 @@ def _steady(record: Recorder, ahead: int, microbatches: int) -> None:
     steady = microbatches - ahead
     for backward in range(steady + 1):
         forward = ahead + backward
-        arrives = record.receives("B", backward)
-        record.wait(record.post(record.sends("F", forward - 1) + arrives))
+        arrives = record.receives(Action(record.rank, "B", backward))
+        record.wait(
+            record.post(record.sends(Action(record.rank, "F", forward - 1)) + arrives)
+        )
         record.compute(Action(record.rank, "B", backward))
         if backward < steady:
-            arrives = record.receives("F", forward)
-            record.wait(record.post(record.sends("B", backward) + arrives))
+            arrives = record.receives(Action(record.rank, "F", forward))
+            record.wait(
+                record.post(record.sends(Action(record.rank, "B", backward)) + arrives)
+            )
             record.compute(Action(record.rank, "F", forward))
 
 
 def _cool_down(record: Recorder, steady: int, microbatches: int) -> None:
     """Backwards alone, after the one of microbatch `steady`."""
-    sent = record.post(record.sends("B", steady))
+    sent = record.post(record.sends(Action(record.rank, "B", steady)))
     for backward in range(steady + 1, microbatches):
-        record.wait(record.post(record.receives("B", backward)))
+        record.wait(record.post(record.receives(Action(record.rank, "B", backward))))
         record.compute(Action(record.rank, "B", backward))
         record.wait(sent)
-        sent = record.post(record.sends("B", backward))
+        sent = record.post(record.sends(Action(record.rank, "B", backward)))
     record.wait(sent)

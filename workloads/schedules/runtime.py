@@ -22,6 +22,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from types import ModuleType
 
 from prestep.sim.errors import PrestepError
 from prestep.workloads.schedules import Action, checked, rank_of_stages
@@ -37,6 +38,14 @@ class Compute:
     stage: int
     kind: str
     microbatch: int
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A forward and a backward pass of two microbatches whose communication runs beside the other's computation."""
+
+    forward: Compute
+    backward: Compute
 
 
 @dataclass(frozen=True)
@@ -101,21 +110,23 @@ def executed(stage: int, kind: str) -> str:
     return {"I": "", "W": "B"}.get(kind, kind) if stage == 0 else kind
 
 
-Operation = Compute | Batch | Wait | Hook
+Operation = Compute | Pair | Batch | Wait | Hook
 Item = tuple[Action, ...] | Hook | Send | Recv
 
 
 @dataclass
 class Recorder:
-    """Builds the list of one rank; `sends`, `receives` are for schedules with stage = rank."""
+    """Builds the list of one rank; `owner` is the rank of each stage."""
 
     rank: int
-    ranks: int
+    owner: Sequence[int]
     issued: list[Operation] = field(default_factory=list)
     batches: int = 0
 
-    def compute(self, action: Action) -> None:
-        self.issued.append(Compute(*action))
+    def compute(self, *actions: Action) -> None:
+        """One computation, or two at once."""
+        each = [Compute(*action) for action in actions]
+        self.issued.append(Pair(*each) if len(each) == 2 else each[0])
 
     def post(self, ops: tuple[Send | Recv, ...]) -> int | None:
         """Issue a batch; None if there is nothing to transfer (torch then issues nothing)."""
@@ -132,17 +143,28 @@ class Recorder:
     def hook(self, kind: str, stage: int) -> None:
         self.issued.append(Hook(kind, stage))
 
-    def sends(self, what: str, microbatch: int) -> tuple[Send, ...]:
-        peer = self.rank + (1 if what == "F" else -1)
+    def sends(self, action: Action) -> tuple[Send, ...]:
+        """What an action makes for another rank: its output, or its input's gradient."""
+        peer = self._peer(action.stage + action.onward)
         return (
-            (Send(what, self.rank, microbatch, peer),) if 0 <= peer < self.ranks else ()
+            ()
+            if peer is None
+            else (Send(action.kind, action.stage, action.microbatch, peer),)
         )
 
-    def receives(self, what: str, microbatch: int) -> tuple[Recv, ...]:
-        peer = self.rank - (1 if what == "F" else -1)
+    def receives(self, action: Action) -> tuple[Recv, ...]:
+        """What an action needs from another rank: its input, or its output's gradient."""
+        peer = self._peer(action.stage - action.onward)
         return (
-            (Recv(what, self.rank, microbatch, peer),) if 0 <= peer < self.ranks else ()
+            ()
+            if peer is None
+            else (Recv(action.kind, action.stage, action.microbatch, peer),)
         )
+
+    def _peer(self, stage: int) -> int | None:
+        """The rank that has a stage, if it is another one."""
+        peer = self.owner[stage] if 0 <= stage < len(self.owner) else self.rank
+        return None if peer == self.rank else peer
 
     def done(self) -> tuple[Operation, ...]:
         return tuple(self.issued)
@@ -176,15 +198,22 @@ def operations(
             for rank in range(ranks)
         ]
     else:
-        steps = getattr(module, "steps", None) or (
-            lambda *size: tuple((action,) for action in module.actions(*size))
-        )
-        order = [steps(rank, ranks, microbatches, chunks) for rank in range(ranks)]
-        owner = rank_of_stages(module.PLACEMENT, ranks, chunks)
-        rows = [issue(items) for items in lower(order, owner, microbatches)]
+        rows = in_order(module, ranks, microbatches, chunks)
     return tuple(
         tuple(op for op in row if hooks or not isinstance(op, Hook)) for row in rows
     )
+
+
+def in_order(
+    module: ModuleType, ranks: int, microbatches: int, chunks: int, pairs: bool = False
+) -> list[tuple[Operation, ...]]:
+    """What every rank issues of a schedule that says only who computes what in which order; `pairs` as of `issue`."""
+    steps = getattr(module, "steps", None) or (
+        lambda *size: tuple((action,) for action in module.actions(*size))
+    )
+    order = [steps(rank, ranks, microbatches, chunks) for rank in range(ranks)]
+    owner = rank_of_stages(module.PLACEMENT, ranks, chunks)
+    return [issue(items, pairs) for items in lower(order, owner, microbatches)]
 
 
 def lower(
@@ -238,9 +267,8 @@ def _transfer(
     """Hand the result of `action` to the stage that needs it."""
     if action.kind == "W":
         return
-    what, target = (
-        ("F", action.stage + 1) if action.kind == "F" else ("B", action.stage - 1)
-    )
+    what = "F" if action.kind == "F" else "B"
+    target = action.stage + action.onward
     if not 0 <= target < len(owner):
         return
     arrived.add((what, target, action.microbatch))
@@ -284,9 +312,12 @@ def _upcoming(steps: Sequence[tuple[Action, ...]]) -> list[list[int]]:
     return found[::-1]
 
 
-def issue(items: Sequence[Item]) -> tuple[Operation, ...]:
-    """The lowered list of a rank as operations: batches of one, waits before use, sends waited for at the end."""
-    record = Recorder(0, 0)
+def issue(items: Sequence[Item], pairs: bool = False) -> tuple[Operation, ...]:
+    """The lowered list of a rank as operations: batches of one, waits before use, sends waited for at the end.
+
+    `pairs`: two actions at once are a `Pair`, behind what both receive; else one follows the other.
+    """
+    record = Recorder(0, ())
     received: dict[tuple[str, int, int], int | None] = {}
     sent = []
     for item in items:
@@ -297,10 +328,13 @@ def issue(items: Sequence[Item]) -> tuple[Operation, ...]:
         elif isinstance(item, Hook):
             record.hook(item.kind, item.stage)
         else:
-            for action in item:
-                what = {"F": "F", "W": "W"}.get(action.kind, "B")
-                record.wait(received.pop((what, action.stage, action.microbatch), None))
-                record.compute(action)
+            at_once = [item] if pairs else [(action,) for action in item]
+            for actions in at_once:
+                for action in actions:
+                    what = action.kind if action.kind in "FW" else "B"
+                    key = what, action.stage, action.microbatch
+                    record.wait(received.pop(key, None))
+                record.compute(*actions)
     for handle in reversed(sent):
         record.wait(handle)
     return record.done()
