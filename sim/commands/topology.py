@@ -26,7 +26,7 @@ def command() -> None:
     pass
 
 
-@command.command(epilog="Example: prestep topology show dgx-h100 --picture dgx.svg")
+@command.command(epilog="Example: prestep topology show dgx-h100 --svg dgx.svg")
 @click.argument("cluster", metavar="NAME|FILE")
 @scaled
 @click.option(
@@ -37,8 +37,10 @@ def command() -> None:
     help="Change it: nic[host3].bandwidth=0.5x.",
 )
 @file_option(
+    "--svg",
     "--picture",
-    text="Draw the graph too (.png, .svg); several hosts folded by symmetry.",
+    "picture",
+    text="Draw it: tiers, cables, a host's inside; what is alike is drawn once.",
 )
 @click.option(
     "--rings",

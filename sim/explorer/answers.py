@@ -44,6 +44,7 @@ PIECES: dict[str, Callable[[Prediction, Prediction], str]] = {
         else shares.compared([("before", base), ("with the changes", result)])
     ),
     "timeline": lambda result, base: timeline.timeline(result),
+    "network": lambda result, base: sections.network(result),
     "memory": lambda result, base: sections.memory(result),
 }
 

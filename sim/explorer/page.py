@@ -11,8 +11,14 @@ from prestep.sim import __version__
 from prestep.sim.explorer.answers import PIECES, Explorer, page_title
 from prestep.sim.explorer.knobs import Knob
 from prestep.sim.markup import Markup, element, markup
+from prestep.topologies.show import drawing
 
-TITLES = {"step": "Where the step goes", "timeline": "Timeline", "memory": "Memory"}
+TITLES = {
+    "step": "Where the step goes",
+    "timeline": "Timeline",
+    "network": "Network",
+    "memory": "Memory",
+}
 
 
 def render(explorer: Explorer) -> str:
@@ -34,7 +40,7 @@ def render(explorer: Explorer) -> str:
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">'
-        f"<title>{title}</title><style>{_report('page.css')}{_own('explore.css')}</style></head>\n"
+        f"<title>{title}</title><style>{_report('page.css')}{drawing.style()}{_own('explore.css')}</style></head>\n"
         f'<body><header><h1 id="title">{title}</h1>'
         '<nav><button type="button" id="theme" hidden>light or dark</button></nav>'
         f'</header><main class="explore"><form id="knobs" autocomplete="off">{_controls(explorer.knobs)}'

@@ -21,6 +21,7 @@ from prestep.sim.exporters._html import compared, grounds, sections, shares, tim
 from prestep.sim.exporters._html import variants as variants_section
 from prestep.sim.markup import Markup, element, markup
 from prestep.sim.studies.variants import Variant
+from prestep.topologies.show import drawing
 
 SUFFIXES = (".html", ".htm")
 
@@ -110,7 +111,8 @@ def page(
         # Nothing may be loaded or sent, whatever a name in the scenario says.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'; "
         "script-src 'unsafe-inline'; img-src data:\">"
-        f'<link rel="icon" href="data:,"><title>{escape(title)}</title><style>{_file("page.css")}</style></head>\n'
+        f'<link rel="icon" href="data:,"><title>{escape(title)}</title>'
+        f"<style>{_file('page.css')}{drawing.style()}</style></head>\n"
         f'<body><a class="skip" href="#main">To the figures</a><header>'
         '<button type="button" id="theme" hidden>light or dark</button>'
         f"<h1>{escape(title)}</h1>{run}{element('p', answer, class_='answer lost' if lost else 'answer')}"
@@ -137,6 +139,7 @@ def _sections(
     """(anchor, title, HTML) in the order of the page; sections with nothing to say are empty."""
     if variants:
         yield "variants", "Variants", variants_section.answer(variants)
+        yield "networks", "Network", variants_section.networks(variants)
     yield "timeline", "Timeline", timeline.timeline(result)
     spent = (
         variants_section.differences(variants) if variants else shares.breakdown(result)

@@ -31,7 +31,7 @@ COMMANDS = {
     ),
     "cluster.graphml": ("topology", "export", "h200-host-4", "-o", "OUT"),
     "cluster.json": ("topology", "export", "h200-host-4", "-o", "OUT"),
-    "cluster.png": ("topology", "show", "h200-host-4", "--picture", "OUT"),
+    "cluster.svg": ("topology", "show", "h200-host-4", "--svg", "OUT"),
     "copy.json.gz": ("convert", str(ROOT / TRACE), "-o", "OUT"),
     "copy.et": ("convert", str(ROOT / TRACE), "-o", "OUT"),
     "set.md": ("validate", "h200-straggler", "--jobs", "1", "--markdown", "OUT"),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from xml.etree import ElementTree
 
+import networkx as nx
 import pytest
 
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
-from prestep.topologies.show.drawing import draw
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.show.drawing import draw, write
 from prestep.topologies.show.folding import MOST, Class, fold
 from prestep.topologies.show.summary import (
     bisection_bound,
@@ -99,20 +102,69 @@ def test_the_summary_is_for_people() -> None:
 
 
 @pytest.mark.parametrize("name", CLUSTERS)
-def test_a_folded_picture_has_every_class(name: str, tmp_path: Path) -> None:
-    """As text in the SVG: how many hosts, how many of each device in one."""
+def test_a_drawing_names_every_tier_with_its_count(name: str) -> None:
+    """Beside its row; every host kind of device is in the inside of one; no cable ends where nothing is."""
     fabric = load_cluster(name, HOSTS[name])
-    draw(fabric, tmp_path / "a.svg")
-    text = (tmp_path / "a.svg").read_text(encoding="utf-8")
+    text = str(draw(fabric))
+    root = ElementTree.fromstring(text)
+    outside = [
+        k for k, h in zip(fabric.nodes.kinds, fabric.nodes.hosts, strict=True) if not h
+    ]
     if len(fabric.hosts) > 1:
-        assert f"{len(fabric.hosts):,} × host" in text
-        gpus = len(fabric.gpus) // len(fabric.hosts)
-        assert f"{gpus} × gpu" in text or (gpus == 1 and "gpu" in text)
+        assert f">{len(fabric.hosts):,} hosts<" in text
+        for kind in {kind for kind in outside if not kind.startswith("storage")}:
+            assert f">{outside.count(kind):,} {kind}" in text
+    names = {node.text for node in root.iter("title")}
+    devices = {
+        n
+        for n, h in zip(fabric.nodes.names, fabric.nodes.hosts, strict=True)
+        if h == fabric.hosts[0]
+    }
+    assert {kind_of(fabric, n) for n in devices} == {
+        kind_of(fabric, n) for n in names & devices
+    }
+    assert {"NaN", "inf"}.isdisjoint(text.replace('"', " ").split())
+
+
+def kind_of(fabric: Fabric, name: str | None) -> str:
+    return fabric.nodes.kinds[fabric.node_index(name or "")]
+
+
+@pytest.mark.parametrize(
+    ("name", "hosts", "most"),
+    [("rail-h100", 2048, 60_000), ("alcf-polaris", None, 60_000)],
+)
+def test_what_is_alike_folds(name: str, hosts: int | None, most: int) -> None:
+    """16,384 GPUs are as small a drawing as 64: it says how many more there are."""
+    text = str(draw(load_cluster(name, hosts)))
+    assert len(text) < most and "more like it" in text
+
+
+def test_any_graph_is_drawn() -> None:
+    """Hosts that no switch joins, switches of a kind of one's own, a single GPU."""
+    for switches in ((), ("plane",)):
+        graph = nx.MultiDiGraph()
+        for at in range(3):
+            graph.add_node(f"h{at}/gpu0", kind="gpu", host=f"h{at}")
+        graph.add_nodes_from(switches, kind="plane")
+        pairs = [(f"h{at}/gpu0", s) for at in range(3) for s in switches] or [
+            ("h0/gpu0", "h1/gpu0"),
+            ("h1/gpu0", "h2/gpu0"),
+        ]
+        for a, b in pairs:
+            for src, dst in ((a, b), (b, a)):
+                graph.add_edge(src, dst, kind="nic", bandwidth=1e9, latency=1e-6)
+        text = str(draw(Fabric.from_graph(graph, "mine", "h100")))
+        assert ">3 hosts<" in text and text.count('class="cable') == len(pairs)
+    assert "gpu0" in str(draw(load_cluster("gh200")))
 
 
 def test_the_same_cluster_gives_the_same_bytes(tmp_path: Path) -> None:
-    """No date and no random names in the file."""
+    """A file of its own: with a name, a style, and nothing that changes."""
     fabric = load_cluster("dgx-h100-superpod", 2)
     for name in ("a.svg", "b.svg"):
-        draw(fabric, tmp_path / name)
-    assert (tmp_path / "b.svg").read_bytes() == (tmp_path / "a.svg").read_bytes()
+        write(fabric, tmp_path / name)
+    text = (tmp_path / "a.svg").read_text("utf-8")
+    assert (tmp_path / "b.svg").read_text("utf-8") == text
+    assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "dgx-h100-superpod" in text and "<style>" in text

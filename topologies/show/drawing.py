@@ -1,233 +1,356 @@
-"""The picture of a cluster: nodes in layers, links as lines whose width follows their bandwidth."""
+"""The drawing of a cluster: tiers of switches above groups of hosts, with cables between them, and a host's inside."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from math import log10
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from matplotlib.lines import Line2D
 
-from prestep.sim import pictures
-from prestep.sim.units import format_bandwidth
+from prestep.sim import files
+from prestep.sim.markup import Markup, box, drawing, element, label
 from prestep.topologies.core.links import Ints
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.show import drawing_folded
-from prestep.topologies.show.canvas import (
-    DARK,
-    GREY,
-    LINK_COLOURS,
-    box,
-    canvas,
-    node_style,
+from prestep.topologies.show import inside, labels
+from prestep.topologies.show.folding import Folded, class_of, fold
+from prestep.topologies.show.parts import (
+    MOST_PARTS,
+    MOST_SWITCHES,
+    Part,
+    parts_of,
+    shown,
+    some,
 )
+from prestep.topologies.show.summary import oversubscription, summary
 
-# Top to bottom; kinds not named here (leaf, spine, ...) stand below the network, in order of appearance.
-_LAYERS = (
-    ("nvswitch",),
-    ("gpu",),
-    ("pcieswitch",),
-    ("cpu", "memory"),
-    ("nic", "nvme"),
-    ("network",),
-)
-_HEIGHT, _BOX = 1.35, (0.84, 0.46)
-MOST_NODES = 44  # of a picture with a box for every node: one host of eight GPUs
+WIDTH, MARGIN = 1100.0, 180.0  # of the drawing, and of its left column of words
+_SWITCH, _DOWN = (52.0, 26.0), 92.0  # a switch; from row to row
+_PORT, _BETWEEN = 14.0, 16.0  # a port of a host with the gap beside it; between parts
+_HOST = 62.0  # height of a host
+
+Point = tuple[float, float]
+#: What a caller draws over cables of a folded edge: (edge, path) -> elements; nothing by default.
+Over = Callable[[int, str], Sequence[Markup]]
 
 
-@dataclass(frozen=True)
-class _Layout:
-    """Places of the nodes, in units of one device's width."""
+@dataclass
+class Sheet:
+    """What has been drawn: shapes, words, and where each node's cables end (its upper and its lower point)."""
 
-    x: dict[str, float]
-    y: dict[str, float]
-    width: float
-
-
-def draw(fabric: Fabric, path: Path) -> None:
-    """Write the picture; the suffix (.png, .svg) says how. Several hosts are folded by symmetry."""
-    if len(fabric.nodes) > MOST_NODES or len(fabric.hosts) > 1:
-        drawing_folded.draw(fabric, path)
-        return
-    layout = _layout(fabric)
-    layers = len(set(layout.y.values()))
-    figure, axes = canvas(max(8.0, layout.width * 1.05), 1.6 + layers * 1.12)
-    _draw_links(axes, fabric, layout)
-    for at, name in enumerate(fabric.nodes.names):
-        _draw_node(axes, name, fabric.nodes.kinds[at], layout.x[name], layout.y[name])
-    _title(axes, fabric, layout)
-    _legend(axes, fabric)
-    low, high = min(layout.y.values()), max(layout.y.values())
-    axes.set(xlim=(-0.75, layout.width - 0.25), ylim=(low - 1.25, high + 1.0))
-    pictures.save(figure, path)
+    fabric: Fabric
+    shapes: list[Markup] = field(default_factory=list)
+    words: list[Markup] = field(default_factory=list)
+    ends: dict[int, tuple[Point, Point]] = field(default_factory=dict)
+    rows: dict[str, float] = field(default_factory=dict)
 
 
-def _layout(fabric: Fabric) -> _Layout:
-    """GPUs in columns of equal width; every other node in the middle of what it joins."""
-    rows = _rows(fabric)
-    width = float(max(len(row) for row in rows))
-    x = _evenly(fabric.gpus, width)
-    middle = next(at for at, row in enumerate(rows) if row[0] in x)
-    # Downwards from the GPUs, then upwards, so that each layer finds neighbours that have their place.
-    for row in [*rows[middle + 1 :], *reversed(rows[:middle])]:
-        x |= _placed(row, _wanted(fabric, row, x, width), width)
-    y = {name: -_HEIGHT * at for at, row in enumerate(rows) for name in row}
-    return _Layout(x, y, max(x.values()) + 1)
+def style() -> str:
+    """The style of drawings, for a page that has some."""
+    return files.read_text(Path(__file__).with_name("fabric.css"))
 
 
-def _rows(fabric: Fabric) -> list[list[str]]:
-    """The nodes of every layer that has some, top to bottom."""
-    named = {kind for layer in _LAYERS for kind in layer}
-    others = [kind for kind in dict.fromkeys(fabric.nodes.kinds) if kind not in named]
-    layers = [*_LAYERS, *((kind,) for kind in others)]
-    rows = [
-        [n for kind in layer for n in fabric.nodes.of_kind(kind)] for layer in layers
+def write(fabric: Fabric, path: Path) -> None:
+    """Writes a drawing as an SVG of its own."""
+    words = f"<style>{style()}</style>"
+    text = draw(fabric, titled=True).replace(
+        "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1
+    )
+    begin, end = text.index("<svg "), text.rindex("</svg>") + len("</svg>")
+    head, _, body = text[begin:end].partition(">")
+    files.write_text(path, f"{head}>{words}{body}\n")
+
+
+def draw(
+    fabric: Fabric,
+    over: Over | None = None,
+    with_host: bool = True,
+    titled: bool = False,
+) -> Markup:
+    """The cluster as an SVG element: its network, and the inside of a host (of a lone host always).
+
+    Parameters
+    ----------
+    over
+        What is drawn over the cables of each edge of the folded cluster, such as how much they are used.
+    titled
+        Whether its name and its numbers stand above it.
+    """
+    folded, classes = fold(fabric), class_of(fabric)
+    edges = {(*edge.ends, edge.kind): at for at, edge in enumerate(folded.edges)}
+    edge_of = partial(_edge_of, fabric, classes, edges)
+    whole, sheet = parts_of(fabric), Sheet(fabric)
+    high, wide = (_title(sheet) if titled else 8.0), WIDTH
+    if len(fabric.hosts) > 1:
+        high, wide = _network(sheet, whole, high)
+    cables = list(_cables(sheet, folded, edge_of, over))
+    if with_host or len(fabric.hosts) <= 1:
+        panel = inside.host(fabric, folded, edge_of, over, high + 8)
+        cables, high = [*cables, panel.drawn], panel.low
+    name = f"The cluster {fabric.name}: {len(fabric.gpus)} GPUs in {len(fabric.hosts)} hosts"
+    used = "fabric used" if over else "fabric"
+    return drawing(
+        [*cables, *sheet.shapes, *sheet.words], wide, high + 8, name, class_=used
+    )
+
+
+def _title(sheet: Sheet) -> float:
+    """The cluster's name, size and numbers; returns where they end."""
+    fabric = sheet.fabric
+    gpus, hosts = len(fabric.gpus), _counted(fabric, "host")
+    name = f"{fabric.name}: {gpus:,} GPUs ({fabric.gpu_model}) in {hosts}"
+    told = "; ".join(f"{what} {much}" for what, much in summary(fabric))
+    sheet.words += [
+        label(name, 0, 18, class_="title"),
+        label(told, 0, 38, class_="soft"),
     ]
-    return [row for row in rows if row]
+    return 62.0
 
 
-def _evenly(names: Sequence[str], width: float) -> dict[str, float]:
-    """Places at equal distances over a width."""
-    return {
-        name: (at + 0.5) * width / len(names) - 0.5 for at, name in enumerate(names)
+def _edge_of(
+    fabric: Fabric, classes: Ints, edges: dict[tuple[int, int, str], int], row: int
+) -> int:
+    """The folded edge of a link."""
+    src, dst = fabric.ends
+    a, b = sorted((int(classes[src[row]]), int(classes[dst[row]])))
+    return edges[a, b, str(fabric.links.kind[row])]
+
+
+def _network(sheet: Sheet, whole: Part, top: float) -> Point:
+    """Draws the tiers and the hosts below them; returns where they end, and how wide the drawing is."""
+    widths = MOST_PARTS[min(3, whole.levels)]
+    wanted = _width(sheet.fabric, whole, widths)
+    left = MARGIN + max(0.0, (WIDTH - MARGIN - wanted) / 2)
+    low = _part(sheet, whole, widths, (left, top + 4), wanted)
+    narrow = {
+        tier.kind: tier for tier in oversubscription(sheet.fabric) if tier.most > 1.01
     }
+    for kind, y in sheet.rows.items():
+        sheet.words.append(label(_counted(sheet.fabric, kind), 0, y))
+        if kind in narrow:
+            ratio = str(narrow[kind]).removeprefix(f"{kind} ")
+            sheet.words.append(
+                label(f"oversubscribed {ratio}", 0, y + 16, class_="soft")
+            )
+    return low, max(WIDTH, left + wanted + 10)
 
 
-def _wanted(
-    fabric: Fabric, row: list[str], x: dict[str, float], width: float
-) -> dict[str, float]:
-    """The middle of the neighbours that have a place; memory stands outward of its CPU."""
-    wanted: dict[str, float] = {}
-    step = max(2.0, width / len(fabric.gpus))
-    for name in row:
-        around = fabric.links.dst[fabric.links.src == name].tolist()
-        above = [x[end] for end in around if end in x]
-        beside = [wanted[end] for end in around if end in wanted]
-        if above:
-            wanted[name] = float(np.mean(above))
-        elif beside:
-            wanted[name] = beside[0] + (-step if beside[0] < (width - 1) / 2 else step)
-        else:
-            wanted[name] = (width - 1) / 2
-    return wanted
-
-
-def _placed(row: list[str], wanted: dict[str, float], width: float) -> dict[str, float]:
-    """At least one unit apart and as near to what they want as can be; else evenly."""
-    order = sorted(row, key=lambda name: wanted[name])
-    spread = wanted[order[-1]] - wanted[order[0]]
-    if spread < 1e-9 and len(row) > 2:
-        return _evenly(order, width)
-    levels = _rising([wanted[name] - at for at, name in enumerate(order)])
-    return {name: levels[at] + at for at, name in enumerate(order)}
-
-
-def _rising(values: list[float]) -> list[float]:
-    """The nearest numbers that never fall (isotonic regression): blocks that would fall take their mean."""
-    blocks: list[list[float]] = []
-    for value in values:
-        blocks.append([value])
-        while len(blocks) > 1 and np.mean(blocks[-2]) > np.mean(blocks[-1]):
-            last = blocks.pop()
-            blocks[-1].extend(last)
-    return [float(np.mean(block)) for block in blocks for _ in block]
-
-
-def _draw_links(axes: Any, fabric: Fabric, layout: _Layout) -> None:
-    links = fabric.links
-    widest = float(links.bandwidth.max())
-    for row in range(len(links)):
-        a, b, kind = links.src[row], links.dst[row], str(links.kind[row])
-        if links.index[b, a] < row:
-            continue
-        thickness = 0.6 + 3.4 * float(np.sqrt(links.bandwidth[row] / widest))
-        style = {
-            "color": LINK_COLOURS.get(kind, GREY),
-            "lw": thickness,
-            "solid_capstyle": "round",
-            "zorder": 1,
-        }
-        axes.plot(*_line(layout, a, b), alpha=0.75, **style)
-        if links.count[row] > 1 and a == fabric.gpus[0]:
-            _count(axes, layout, a, b, int(links.count[row]))
-
-
-def _line(layout: _Layout, a: str, b: str) -> tuple[list[float], list[float]]:
-    """From edge to edge, so that a flat line does not hide behind the boxes beside its end; level within a layer."""
-    down = np.sign(layout.y[b] - layout.y[a]) * _BOX[1] / 2
-    return [layout.x[a], layout.x[b]], [layout.y[a] + down, layout.y[b] - down]
-
-
-def _count(axes: Any, layout: _Layout, a: str, b: str, count: int) -> None:
-    """How many physical links a line stands for, written once, at the first GPU."""
-    part = 0.4
-    (xa, xb), (ya, yb) = _line(layout, a, b)
-    frame = {"boxstyle": "circle,pad=0.18", "fc": "white", "ec": "none", "alpha": 0.9}
-    place = xa + (xb - xa) * part, ya + (yb - ya) * part
-    axes.text(
-        *place,
-        str(count),
-        fontsize=8,
-        ha="center",
-        va="center",
-        color="#3f6212",
-        bbox=frame,
-        zorder=2,
+def _counted(fabric: Fabric, kind: str) -> str:
+    """`8 leaf switches`; `32 hosts`."""
+    if kind == "host":
+        return f"{len(fabric.hosts):,} host{'s' * (len(fabric.hosts) != 1)}"
+    host_at = fabric.nodes.host_at
+    number = sum(
+        k == kind and h < 0
+        for k, h in zip(fabric.nodes.kinds, host_at.tolist(), strict=True)
+    )
+    name = kind if kind in ("network", "nvswitch") else f"{kind} switch"
+    return f"{number:,} {name}{'' if number == 1 else 'es'}".replace(
+        "networkes", "networks"
     )
 
 
-def _draw_node(axes: Any, name: str, kind: str, x: float, y: float) -> None:
-    wide, high = _BOX
-    box(axes, (x - wide / 2, y - high / 2), _BOX, 0.09, **node_style(kind, 1.2))
-    size = 8.5 if len(name) < 11 else 7.5
-    axes.text(
-        x,
-        y,
-        name,
-        color="white",
-        fontsize=size,
-        fontweight="bold",
-        ha="center",
-        va="center",
-        zorder=4,
-    )
-
-
-def _title(axes: Any, fabric: Fabric, layout: _Layout) -> None:
-    top, hosts = max(layout.y.values()), len(fabric.hosts)
-    text = f"{fabric.name}   {len(fabric.gpus)} GPUs ({fabric.gpu_model}), {hosts} host{'s' if hosts != 1 else ''}"
-    axes.text(
-        -0.5, top + 0.62, text, fontsize=13, fontweight="bold", color=DARK, va="center"
-    )
-
-
-def _legend(axes: Any, fabric: Fabric) -> None:
-    handles = []
-    for kind in fabric.links.kinds:
-        rows = fabric.links.of_kind(kind)
-        label = f"{kind}: {_total(fabric, rows)} x {_range(fabric, rows)}"
-        handles.append(
-            Line2D([], [], color=LINK_COLOURS.get(kind, GREY), lw=3, label=label)
+def _width(fabric: Fabric, part: Part, most: Sequence[int]) -> float:
+    """The width that a part needs."""
+    if part.kind == "host":
+        return max(
+            96.0,
+            16.0 + _PORT * max(len(_ports(fabric, part)), len(_gpus(fabric, part))),
         )
-    note = "per physical link and direction, payload"
-    axes.legend(
-        handles=handles,
-        loc="lower center",
-        ncols=3,
-        frameon=False,
-        fontsize=9,
-        title=note,
-        title_fontsize=8.5,
+    own = len(some(part.switches)) * (_SWITCH[0] + 6)
+    below = [
+        _width(fabric, one.item, most[_deeper(part) :])
+        for one in shown(fabric, part, most[0])
+    ]
+    return max(own, sum(below) + _BETWEEN * (len(below) + 1))
+
+
+def _deeper(part: Part) -> int:
+    """Whether a part uses up a level of the parts that are shown."""
+    return int(len(part.parts) > 1)
+
+
+def _part(
+    sheet: Sheet, part: Part, most: Sequence[int], place: Point, wide: float
+) -> float:
+    """Draws a part at its upper left corner, in so much width; returns where it ends."""
+    left, top = place
+    if part.kind == "host":
+        return _host(sheet, part, place, wide)
+    under = (
+        part.kind == "nvswitch"
+    )  # NVLink switches of a rack stand below its hosts: cables of the network go up
+    below = top if under or not len(part.switches) else top + _SWITCH[1] + _DOWN
+    items = shown(sheet.fabric, part, most[0])
+    widths = [_width(sheet.fabric, one.item, most[_deeper(part) :]) for one in items]
+    gap = (wide - sum(widths)) / (len(items) + 1) if items else 0.0
+    x, low = left + gap, below
+    for one, needed in zip(items, widths, strict=True):
+        framed = one.item.kind != "host" and len(part.parts) > 1
+        inner = below + (10 if framed else 0)
+        end = _part(sheet, one.item, most[_deeper(part) :], (x, inner), needed)
+        if framed:
+            end += 10
+            sheet.shapes.insert(
+                0, box(x - 6, below, needed + 12, end - below, class_="group", rx=8)
+            )
+        if one.stands_for > 1:
+            sheet.words.append(
+                label(
+                    f"… {one.stands_for - 1:,} more like it",
+                    x,
+                    end + 14,
+                    class_="soft halo",
+                )
+            )
+        x, low = x + needed + gap, max(low, end)
+    if any(one.stands_for > 1 for one in items):
+        low += 20
+    if under:
+        _switches(sheet, part, (left, low + 40), wide)
+        return low + 40 + _SWITCH[1]
+    _switches(sheet, part, place, wide)
+    return low
+
+
+def _switches(sheet: Sheet, part: Part, place: Point, wide: float) -> None:
+    """A row of switches, spread over a width; a gap stands for those that are left out."""
+    nodes, (left, top) = some(part.switches), place
+    step = wide / max(1, len(nodes))
+    sheet.rows.setdefault(part.kind, top + 17)
+    for at, node in enumerate(nodes):
+        x = left + (at + 0.5) * step
+        if node < 0:
+            sheet.words.append(
+                label(
+                    f"… {len(part.switches) - len(nodes) + 1} …",
+                    x,
+                    top + 17,
+                    class_="name",
+                )
+            )
+            continue
+        name = sheet.fabric.nodes.names[node]
+        sheet.shapes.append(
+            box(x - _SWITCH[0] / 2, top, *_SWITCH, name, class_="switch", rx=4)
+        )
+        sheet.words.append(label(short(name, 7), x, top + 17, class_="on"))
+        sheet.ends[node] = (x, top), (x, top + _SWITCH[1])
+
+
+def short(name: str, most: int) -> str:
+    """A name that fits into a box: its letters give way to its number.
+
+    Examples
+    --------
+    >>> short("rack0/nvswitch12", 7), short("leaf3", 7)
+    ('nvswi12', 'leaf3')
+    """
+    last = name.rpartition("/")[2]
+    letters = last.rstrip("0123456789")
+    number = last[len(letters) :]
+    return letters[: max(1, most - len(number))] + number
+
+
+def _of_kind(fabric: Fabric, part: Part, kind: str) -> list[int]:
+    return [at for at in part.members.tolist() if fabric.nodes.kinds[at] == kind]
+
+
+def _ports(fabric: Fabric, part: Part) -> list[int]:
+    """The NICs of a host that are drawn."""
+    return _of_kind(fabric, part, "nic")[:MOST_SWITCHES]
+
+
+def _gpus(fabric: Fabric, part: Part) -> list[int]:
+    """The GPUs of a host that are drawn."""
+    return _of_kind(fabric, part, "gpu")[:MOST_SWITCHES]
+
+
+def _host(sheet: Sheet, part: Part, place: Point, wide: float) -> float:
+    """A host: NICs on its upper edge, GPUs inside, its name."""
+    fabric, (left, top) = sheet.fabric, place
+    host = (
+        fabric.nodes.hosts[int(part.members[0])]
+        or fabric.nodes.names[int(part.members[0])]
     )
+    gpus = len(_of_kind(fabric, part, "gpu"))
+    sheet.rows.setdefault("host", top + 30)
+    sheet.shapes.append(box(left, top, wide, _HOST, host, class_="host", rx=6))
+    for kind, nodes, y, high in (
+        ("nic", _ports(fabric, part), top - 4, 8.0),
+        ("gpu", _gpus(fabric, part), top + 16, 18.0),
+    ):
+        start = left + (wide - _PORT * len(nodes)) / 2
+        for at, node in enumerate(nodes):
+            x = start + _PORT * at
+            sheet.shapes.append(
+                box(
+                    x + 2,
+                    y,
+                    _PORT - 4,
+                    high,
+                    fabric.nodes.names[node],
+                    class_=kind,
+                    rx=2,
+                )
+            )
+            sheet.ends[node] = (x + _PORT / 2, y), (x + _PORT / 2, y + high)
+    what = f"{gpus} GPU{'s' * (gpus != 1)}" if gpus else "no GPU"
+    sheet.words.append(
+        label(f"{short(host, 14)}: {what}", left + wide / 2, top + 52, class_="name")
+    )
+    return top + _HOST
 
 
-def _total(fabric: Fabric, rows: Ints) -> int:
-    return int(fabric.links.count[rows].sum()) // 2
+def _cables(
+    sheet: Sheet, folded: Folded, edge_of: Callable[[int], int], over: Over | None
+) -> Iterator[Markup]:
+    """Cables between nodes that are drawn, once for both directions; words of each kind in the left column."""
+    fabric, told = sheet.fabric, dict[int, float]()
+    src, dst = fabric.ends
+    drawn = np.zeros(len(fabric.nodes), dtype=bool)
+    drawn[list(sheet.ends)] = True
+    for row in np.flatnonzero(drawn[src] & drawn[dst] & (src < dst)).tolist():
+        a, b = int(src[row]), int(dst[row])
+        if fabric.nodes.hosts[a] and fabric.nodes.hosts[a] == fabric.nodes.hosts[b]:
+            continue
+        edge = edge_of(row)
+        path, middle = _way(sheet.ends[a], sheet.ends[b])
+        told.setdefault(edge, middle)
+        yield cable(folded, edge, path)
+        yield from over(edge, path) if over else ()
+    last = 0.0
+    for edge, y in sorted(told.items(), key=lambda item: item[1]):
+        last = max(y, last + 16)
+        sheet.words.append(
+            label(labels.cables(folded, folded.edges[edge]), 0, last, class_="soft")
+        )
 
 
-def _range(fabric: Fabric, rows: Ints) -> str:
-    one = fabric.links.bandwidth[rows] / fabric.links.count[rows]
-    low, high = format_bandwidth(float(one.min())), format_bandwidth(float(one.max()))
-    return low if low == high else f"{low} to {high}"
+def _way(a: tuple[Point, Point], b: tuple[Point, Point]) -> tuple[str, float]:
+    """A line from the lower end of what is above to the upper end of what is below; an arc within a row."""
+    upper, lower = sorted((a, b), key=lambda ends: ends[0][1])
+    if abs(upper[0][1] - lower[0][1]) < 1:
+        (x1, y), (x2, _) = upper[0], lower[0]
+        lift = 12 + abs(x2 - x1) / 8
+        return (
+            f"M{x1:.1f},{y:.1f}Q{(x1 + x2) / 2:.1f},{y - lift:.1f} {x2:.1f},{y:.1f}",
+            y - lift,
+        )
+    (x1, y1), (x2, y2) = upper[1], lower[0]
+    return f"M{x1:.1f},{y1:.1f}L{x2:.1f},{y2:.1f}", (y1 + y2) / 2 + 4
+
+
+def cable(folded: Folded, edge: int, path: str) -> Markup:
+    """A cable as a line whose width follows its bandwidth."""
+    one = folded.edges[edge]
+    wide = 0.8 + 0.9 * max(0.0, log10(max(one.high, 1e9) / 1e9))
+    kind = (
+        one.kind
+        if one.kind in ("nvlink", "pcie", "socket", "memory", "nvme", "c2c")
+        else "net"
+    )
+    title = element("title", f"{one.kind}: {labels.cables(folded, one)}")
+    return element("path", title, d=path, class_=f"cable {kind}", stroke_width=wide)

@@ -72,8 +72,10 @@ def fold(fabric: Fabric, most: int = MOST) -> Folded:
 
 def class_of(fabric: Fabric, most: int = MOST) -> Ints:
     """The class of every node, as an index into `Folded.classes` of `fold` with the same `most`."""
-    colours = _colours(fabric, *fabric.ends)
-    return next((c for c in reversed(colours) if c.max() < most), colours[0])
+    kept: list[Ints] = fabric.memory.setdefault("colours", [])
+    if not kept:
+        kept += _colours(fabric, *fabric.ends)
+    return next((c for c in reversed(kept) if c.max() < most), kept[0])
 
 
 def _colours(fabric: Fabric, src: Ints, dst: Ints) -> list[Ints]:
@@ -100,10 +102,11 @@ def _kinds(fabric: Fabric) -> Ints:
 def _link_labels(fabric: Fabric) -> Ints:
     """A number for every link by its kind, count and bandwidth."""
     links = fabric.links
-    label = links.kind
+    label = _numbered(links.kind)
     for column in (links.count, np.round(links.bandwidth, -3)):
-        label = np.char.add(np.char.add(label, "/"), column.astype(np.str_))
-    return _numbered(label)
+        number = _numbered(column)
+        label = _numbered(label * (int(number.max(initial=0)) + 1) + number)
+    return label
 
 
 def _mixed(values: np.ndarray) -> np.ndarray:

@@ -13,10 +13,9 @@ from prestep.sim.units import format_bandwidth, format_duration
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.show.summary import summary
 
-with lazily():  # matplotlib takes longer to import than the rest
+with lazily():
     from prestep.topologies.show import drawing
 
-_PICTURES = (".png", ".svg")
 _SHOWN = 3
 _PATHS = 8
 _NUMBERS = ("count", "each", "towards CPU", "on the wire", "latency")
@@ -68,15 +67,15 @@ def _cut(line: str, width: int) -> str:
 
 
 def picture(fabric: Fabric, path: str | Path) -> None:
-    """Draw the cluster to a .png or .svg file.
+    """Writes a drawing of the cluster (.svg).
 
     Raises
     ------
     InputError
         For another kind of file.
     """
-    _check_suffix(Path(path), _PICTURES)
-    drawing.draw(fabric, Path(path))
+    _check_suffix(Path(path), (".svg",))
+    drawing.write(fabric, Path(path))
 
 
 def _check_suffix(path: Path, known: Iterable[str]) -> None:

@@ -1,4 +1,4 @@
-"""How busy the links were over time, by class of links of the folded cluster, and where to draw the classes."""
+"""How busy the links were over time, by class of links of the folded cluster."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ class Heat:
 
     Attributes
     ----------
-    folded : Folded
-        The cluster as it is drawn; `places` has the middle of each class in units of a box's distance.
+    fabric, folded : Fabric, Folded
+        The cluster, and its classes of links.
     rows : list of (edge, text)
         Index into `folded.edges` and direction in words, of every class of links that carried anything.
     mean, busiest : np.ndarray, shape (rows, PARTS)
         Share of the bandwidth in use (0 to 1): of all links of the class together, and of its busiest link.
     """
 
+    fabric: Fabric
     folded: Folded
-    places: dict[int, tuple[float, int]]
     rows: list[tuple[int, str]]
     mean: np.ndarray
     busiest: np.ndarray
@@ -52,9 +52,6 @@ class Heat:
             names.append(name if uses[name] == 1 else f"{name} ({uses[name]})")
         return names
 
-    def title(self, node: int) -> str:
-        return labels.title(self.folded.classes[node])
-
 
 def heat(details: Details, window: tuple[float, float], parts: int = PARTS) -> Heat:
     """The links' use in `window` (seconds) in equal parts."""
@@ -67,8 +64,8 @@ def heat(details: Details, window: tuple[float, float], parts: int = PARTS) -> H
     rates = _rates(details.traffic, plan_of_activity, window, parts)
     used = [at for at in range(len(keys)) if carried[group == at].any()]
     return Heat(
+        fabric=details.fabric,
         folded=folded,
-        places=_places(folded),
         rows=[(keys[at][0], _direction(folded, *keys[at])) for at in used],
         mean=(mean_share.T @ rates)[used],
         busiest=(busiest_share.T @ rates)[used],
@@ -165,15 +162,6 @@ def _direction(folded: Folded, edge: int, forward: bool) -> str:
     a, b = folded.edges[edge].ends if forward else folded.edges[edge].ends[::-1]
     names = [folded.classes[at].kind for at in (a, b)]
     return " → ".join(names) if a != b else f"{names[0]} – {names[0]}"
-
-
-def _places(folded: Folded) -> dict[int, tuple[float, int]]:
-    """(column, row) of every class; a row's middle is column 0."""
-    return {
-        at: (column - (len(row) - 1) / 2, level)
-        for level, row in enumerate(labels.layers(folded))
-        for column, at in enumerate(row)
-    }
 
 
 def as_data(use: Heat) -> dict[str, Any]:

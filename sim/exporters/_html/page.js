@@ -372,13 +372,14 @@
   function network(data) {
     const slider = byId("moment"), said = byId("when");
     const wires = [...document.querySelectorAll("[data-edge]")], cursors = document.querySelectorAll("line.now");
-    const still = wires.map((wire) => wire.getAttribute("stroke-opacity"));
+    const still = wires.map((wire) => wire.getAttribute("stroke-opacity")), full = wires.map((wire) => wire.classList.contains("full"));
     function set() {
       const at = Number(slider.value) - 1;
       wires.forEach((wire, k) => {
         let most = 0;
         data.edges.forEach((edge, row) => { if (edge === Number(wire.dataset.edge)) most = Math.max(most, at < 0 ? 0 : data.use[row][at]); });
         wire.setAttribute("stroke-opacity", at < 0 ? still[k] : Math.sqrt(most / 1000));
+        wire.classList.toggle("full", at < 0 ? full[k] : most >= 970);
       });
       said.textContent = at < 0 ? "whole step" : `${seconds(at * data.part)} to ${seconds((at + 1) * data.part)}`;
       cursors.forEach((cursor) => {

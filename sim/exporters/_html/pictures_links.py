@@ -1,13 +1,12 @@
-"""Drawings of links: the folded cluster with their use, and the use over the step."""
+"""Drawings of links: the cluster with their use, and the use over the step."""
 
 from __future__ import annotations
 
-from itertools import product
+from functools import partial
 from math import sqrt
 
 from prestep.sim.exporters._html.network import Heat
 from prestep.sim.markup import (
-    WIDE,
     Markup,
     box,
     drawing,
@@ -18,9 +17,10 @@ from prestep.sim.markup import (
     time_axis,
 )
 from prestep.sim.units import format_duration, percent
+from prestep.topologies.show import drawing as fabric_drawing
 
-_BOX, _HIGH, _ACROSS, _DOWN = 170.0, 44.0, 260.0, 104.0
-_LETTER = 6.7  # width of a letter of a label, about
+FULL = 0.97  # of its bandwidth: a link in use so far holds transfers back
+LONG = 0.05  # of a step: a link that is full for longer is red
 ROW = 22.0  # height of a row of the heat map
 LEAST = 5e-4  # of a link's bandwidth: less is not drawn
 _TICKS = (
@@ -31,9 +31,6 @@ _TICKS = (
     (1.0, "end"),
 )
 _SCALE = (0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 1.0)
-
-Point = tuple[float, float]  # x, y
-Frame = tuple[float, float, float, float]  # left, top, right, bottom
 
 
 def strength(use: float) -> str:
@@ -47,146 +44,52 @@ def scale() -> Markup:
     for use in _SCALE:
         square = element("i", style=f"background:var(--heat);opacity:{strength(use)}")
         cells.append(element("span", square, f"{100 * use:.0f} %"))
+    red = element("i", style="background:var(--bad)")
+    cells.append(element("span", red, "full for a while"))
     return element("div", *cells, class_="keys")
 
 
-def cluster(heat: Heat) -> Markup:
-    """The folded cluster; every line twice: a faint one, and over it one as strong as the mean use of the step."""
-    middles, use = _middles(heat), _mean_use(heat)
-    wires, nodes, texts = list[Markup](), list[Markup](), list[Markup]()
-    taken = [_box_frame(middle) for middle in middles.values()]
-    for number, edge in enumerate(heat.folded.edges):
-        if edge.ends[0] == edge.ends[1]:
-            continue
-        upper, lower = _upper_first(*(middles[end] for end in edge.ends))
-        wires += _wire(heat, number, use.get(number, 0.0), upper, lower)
-        texts.append(_beside(heat.label(number), upper, lower, taken))
-    for node, middle in middles.items():
-        nodes += _node(heat, node, middle)
-    high = _picture_height(middles)
-    name = "The cluster, alike devices drawn once"
-    return drawing([*wires, *nodes, *texts], WIDE, high, name)
+def cluster(heat: Heat, with_host: bool = True, moving: bool = True) -> Markup:
+    """The cluster, with every cable as strong as the mean use of its busiest like; red where one is full.
+
+    ``moving``: the page's slider shows other moments on it.
+    """
+    use = _over_the_step(heat)
+    over = partial(_used, heat, use, moving)
+    return fabric_drawing.draw(heat.fabric, over, with_host)
 
 
-def _picture_height(middles: dict[int, Point]) -> float:
-    return 30 + _HIGH / 2 + max(y for _, y in middles.values())
-
-
-def _upper_first(a: Point, b: Point) -> tuple[Point, Point]:
-    """Two points by height, those of one height from left to right."""
-    return (a, b) if (a[1], a[0]) <= (b[1], b[0]) else (b, a)
-
-
-def _mean_use(heat: Heat) -> dict[int, float]:
-    """Mean use over the step of every edge: of its busiest link, in its busier direction."""
-    use: dict[int, float] = {}
+def _over_the_step(heat: Heat) -> dict[int, tuple[float, float]]:
+    """Mean use and share of the step in which it is full, of every edge: its busiest link, in its busier direction."""
+    use: dict[int, tuple[float, float]] = {}
     for (edge, _), busy in zip(heat.rows, heat.busiest, strict=True):
-        use[edge] = max(use.get(edge, 0.0), float(busy.mean()))
+        mean, full = use.get(edge, (0.0, 0.0))
+        now = float((busy >= FULL).mean())
+        use[edge] = max(mean, float(busy.mean())), max(full, now)
     return use
 
 
-def _wire(
-    heat: Heat, edge: int, use: float, upper: Point, lower: Point
+def _used(
+    heat: Heat, use: dict[int, tuple[float, float]], moving: bool, edge: int, path: str
 ) -> list[Markup]:
-    """The two lines of an edge; the page's script finds the upper one by its number."""
-    ends = {"x1": upper[0], "y1": upper[1], "x2": lower[0], "y2": lower[1]}
+    """What lies over a cable: its use; the page's script finds it by its edge."""
+    if edge not in use:
+        return []
+    mean, full = use[edge]
     kind = heat.folded.edges[edge].kind
-    tooltip = f"{kind}: {heat.label(edge)}, busiest link {percent(use)} used"
-    attributes: dict[str, object] = {
-        **ends,
-        "class_": "wire",
-        "stroke_width": 9,
-        "stroke_opacity": strength(use),
-        "data_edge": edge,
-    }
-    return [
-        element("line", **ends, class_="under", stroke_width=9),
-        element("line", element("title", tooltip), **attributes),
-    ]
-
-
-def _node(heat: Heat, node: int, middle: Point) -> list[Markup]:
-    """A class of devices: its box and its name."""
-    x, y = middle
-    left, top, _, _ = _box_frame(middle)
-    example = heat.folded.classes[node].example
-    return [
-        box(left, top, _BOX, _HIGH, example, class_="node", rx=7),
-        label(heat.title(node), x, y + 5, class_="node"),
-    ]
-
-
-def _box_frame(middle: Point) -> Frame:
-    x, y = middle
-    return x - _BOX / 2, y - _HIGH / 2, x + _BOX / 2, y + _HIGH / 2
-
-
-def _middles(heat: Heat) -> dict[int, Point]:
-    """The middle of every class in the picture."""
-    columns = [x for x, _ in heat.places.values()]
-    across = min(_ACROSS, (WIDE - _BOX) / max(1.0, max(columns) - min(columns)))
-    middle = (max(columns) + min(columns)) / 2
-    return {
-        at: (WIDE / 2 + (x - middle) * across, 30 + y * _DOWN)
-        for at, (x, y) in heat.places.items()
-    }
-
-
-def _beside(text: str, upper: Point, lower: Point, taken: list[Frame]) -> Markup:
-    """A label near a line, where it covers least of what is `taken`; it takes its place there."""
-    frames = _label_frames(_LETTER * len(text), upper, lower)
-    best = min(frames, key=lambda frame: _covered(frame, taken))
-    taken.append(best)
-    left, _, _, bottom = best
-    return label(text, left, bottom - 3, class_="soft halo")
-
-
-def _label_frames(wide: float, upper: Point, lower: Point) -> list[Frame]:
-    """Places for a label `wide` beside a line, the preferred first."""
-    level = upper[1] == lower[1]
-    if level:
-        # Above or below the boxes: there is little room between them.
-        return [
-            _level_frame(wide, _along(upper, lower, part), side)
-            for side, part in product((-1.0, 1.0), (0.5, 0.35, 0.65))
-        ]
-    # Outside of wires that spread.
-    sides = (-1.0, 1.0) if lower[0] < upper[0] else (1.0, -1.0)
-    return [
-        _sloping_frame(wide, _along(upper, lower, part), side)
-        for side, part in product(sides, (0.5, 0.4, 0.6, 0.32, 0.68))
-    ]
-
-
-def _along(upper: Point, lower: Point, part: float) -> Point:
-    """The point at `part` (0 to 1) of the way."""
-    return (
-        upper[0] + (lower[0] - upper[0]) * part,
-        upper[1] + (lower[1] - upper[1]) * part,
+    told = f"{kind}: {heat.label(edge)}, busiest link {percent(mean)} used"
+    told += f", full for {percent(full)} of the step" if full else ""
+    attributes: dict[str, object] = {"data_edge": edge} if moving else {}
+    line = element(
+        "path",
+        element("title", told),
+        d=path,
+        class_="use full" if full >= LONG else "use",
+        stroke_width=3.0,
+        stroke_opacity=strength(mean),
+        **attributes,
     )
-
-
-def _level_frame(wide: float, point: Point, side: float) -> Frame:
-    x, y = point
-    return x - wide / 2, y + side * 34 - 12, x + wide / 2, y + side * 34 + 3
-
-
-def _sloping_frame(wide: float, point: Point, side: float) -> Frame:
-    x, y = point
-    left = x + 9 if side > 0 else x - 9 - wide
-    return left, y - 8, left + wide, y + 7
-
-
-def _covered(mine: Frame, taken: list[Frame]) -> float:
-    """Area that a frame shares with others, or that lies outside of the picture."""
-    shared = sum(
-        max(0.0, min(mine[2], other[2]) - max(mine[0], other[0]))
-        * max(0.0, min(mine[3], other[3]) - max(mine[1], other[1]))
-        for other in taken
-    )
-    return shared + 20 * (
-        max(0.0, -mine[0]) + max(0.0, mine[2] - WIDE) + max(0.0, -mine[1])
-    )
+    return [line]
 
 
 def heat_map(heat: Heat, length: float) -> Markup:

@@ -63,14 +63,13 @@ def tiles(result: Prediction) -> str:
 
 def network(result: Prediction) -> str:
     """The cluster with its links' use, and the use over time."""
-    details, spans = result.details, result.timeline
-    if details is None or spans is None or not result.links:
+    use = heat_of(result)
+    if use is None:
         return ""
-    rank, step = next(iter(details.represents)), int(spans.steps[-1])
-    begin, end = metrics.step_window(spans, rank, step)
-    use = heat(details, (begin, end))
+    rank, begin, end = _drawn_step(result)
     return (
-        _moments(use.mean.shape[1])
+        paragraph(element("b", "Bottleneck: "), bottleneck(result))
+        + _moments(use.mean.shape[1])
         + _whose_step(rank, end - begin, result.step_time)
         + pictures_links.cluster(use)
         + pictures_links.heat_map(use, end - begin)
@@ -78,6 +77,40 @@ def network(result: Prediction) -> str:
         + _busiest_links(result)
         + embedded("network-data", _network_data(use, end - begin))
     )
+
+
+def _drawn_step(result: Prediction) -> tuple[int, float, float]:
+    """A rank, and when its last step begins and ends."""
+    assert result.details is not None and result.timeline is not None
+    rank = next(iter(result.details.represents))
+    step = int(result.timeline.steps[-1])
+    return rank, *metrics.step_window(result.timeline, rank, step)
+
+
+def heat_of(result: Prediction) -> Heat | None:
+    """The use of links in the last step; None where nothing moved, or nobody kept it."""
+    if result.details is None or result.timeline is None or not result.links:
+        return None
+    return heat(result.details, _drawn_step(result)[1:])
+
+
+def bottleneck(result: Prediction) -> str:
+    """The kind of links that holds the step up most, and what it is worth; or that none does."""
+    held = [kind for kind in result.link_kinds if kind.held > 0]
+    worst = max(
+        held, key=lambda kind: (kind.shadow_price or 0.0, kind.held), default=None
+    )
+    if worst is None:
+        return "no link holds a transfer back."
+    told = f"{worst.kind} is full for {format_duration(worst.held)} of the step"
+    if (price := worst.shadow_price) is not None:
+        saves = (
+            f"1 % more bandwidth saves {words.price(price)}"
+            if price > LITTLE
+            else "more bandwidth saves nothing"
+        )
+        told += f"; {saves}"
+    return f"{told}."
 
 
 def _whose_step(rank: int, length: float, step: float) -> str:
@@ -93,8 +126,8 @@ def _whose_step(rank: int, length: float, step: float) -> str:
 def _moments(parts: int) -> str:
     """What the drawing shows, and the slider over the parts of the step."""
     return Markup(
-        "<p>Alike devices are drawn once. A line is as strong as its busiest link is used, over the whole step or at "
-        "the moment of the slider; the rows below show all moments.</p>"
+        "<p>What is alike is drawn once. A cable is as strong as its busiest like is used, over the whole step or at "
+        "the moment of the slider, and red where it is full; the rows below show all moments.</p>"
         f'<div class="bar"><label for="moment" class="soft">moment</label>'
         f'<input id="moment" type="range" min="0" max="{parts}" '
         'value="0"><span id="when" role="status">whole step</span></div>'
@@ -274,6 +307,7 @@ def _path_head(path: CriticalPath, summary: Mapping[str, Any], lanes: int) -> st
 _APART = 1e-3
 # Share of the whole below which a row would say 0.0 %.
 SMALLEST = 5e-4
+LITTLE = 1e-6  # s: nobody would act on less
 
 
 def _amounts(times: int, seconds: float, share: float) -> tuple[str, str, str]:

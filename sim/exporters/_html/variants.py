@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prestep.sim.exporters import _variants as words
-from prestep.sim.exporters._html import shares
+from prestep.sim.exporters._html import pictures_links, sections, shares
 from prestep.sim.markup import Markup, element, markup, table
 from prestep.sim.studies.variants import Variant
 
@@ -23,3 +23,27 @@ def answer(variants: Sequence[Variant]) -> Markup:
 def differences(variants: Sequence[Variant]) -> Markup:
     """Where the step goes, as it is and with each variant."""
     return shares.compared([(one.name, one.result) for one in variants])
+
+
+def networks(variants: Sequence[Variant]) -> Markup:
+    """The network before and after, with the use of its links over the step."""
+    figures = []
+    for one in variants:
+        if (use := sections.heat_of(one.result)) is not None:
+            caption = element(
+                "figcaption",
+                element("b", one.name),
+                ": ",
+                sections.bottleneck(one.result),
+            )
+            alone = len(use.fabric.hosts) == 1
+            figures.append(
+                element(
+                    "figure", caption, pictures_links.cluster(use, alone, moving=False)
+                )
+            )
+    return (
+        markup(element("div", *figures, class_="networks"), pictures_links.scale())
+        if figures
+        else Markup()
+    )
