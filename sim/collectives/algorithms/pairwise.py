@@ -156,28 +156,21 @@ class Messages:
         pairs, group = self.table.pairs, self.group
         launch = pairs.start + pairs.channel * max(0, channels - 1)
         if group.nodes > 1:
-            delay = launch + self._hop() + group.remote_latency
+            step = float(self.table.tables["proxy"]["rdma"]["step"])
+            delay = launch + step + group.remote_latency
         else:
             nominal = float(self.table.tables["nominal"]["latency"])
             delay = launch + max(0.0, group.local_latency - nominal)
         return delay + self._posting()
 
-    def _hop(self) -> float:
-        """Seconds of the step to another host over the links' latency; the cluster file says it for a ring."""
-        measured = float(self.table.tables["proxy"]["rdma"]["step"])
-        stated = self.group.network.hop("Simple")
-        return measured if stated is None else stated
-
     def _posting(self) -> float:
-        """Seconds for which the busiest rank's proxy, one thread, posts parts after the first (in the hop already)."""
+        """Seconds for which the busiest rank's proxy, one thread, posts all parts; a ring's step has this in it."""
         stated = self.group.network.cluster_facts.net_message
         usual = (
             self.table.tables["proxy"]["rdma"]["message"] if stated is None else stated
         )
-        network, part = self.group.network, self.message / self.parts
-        each = network.each(float(usual), part)
-        more = network.each(0.0, part) if self._posted() else 0.0
-        return more + each * max(0, self.parts * self._posted() - 1)
+        part = self.message / self.parts
+        return self.group.network.each(float(usual), part) * self.parts * self._posted()
 
     def _posted(self) -> int:
         """Messages to other hosts that the busiest rank's proxy posts."""
