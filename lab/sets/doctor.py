@@ -1,7 +1,7 @@
 """Sets of logs for `prestep doctor nccl` (`kind = "doctor"` in set.toml): good ones, and ones whose cause is known.
 
 A case is a log. Good logs should be called normal; of the others the right cause should come first, alone or beside
-causes that predict the same times at every size.
+causes that predict the same times at every size. Of public threads the cause should be among the first two named.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from lab.fit import doctor as published
+from lab.formats import doctor_threads
 from prestep.sim import progress
 from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
@@ -38,6 +39,9 @@ from prestep.validation.sets.sources import CASES
 
 NORMAL = "normal"
 GOOD, FAULTY = "good logs", "logs with a cause"
+#: Public threads: those that tune the doctor, and those that were kept apart.
+THREADS, APART = "public threads", "public threads kept apart"
+NAMED = 2
 HEAD = ("log", "is", "called", "")
 OPS = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv")
 SIZES = tuple(2**k for k in range(12, 27, 2))
@@ -51,14 +55,19 @@ class Case:
     truth: str
     found: tuple[str, ...]
     judges: bool = True
+    thread: bool = False
+    also: tuple[str, ...] = ()
 
     @property
     def kind(self) -> str:
+        if self.thread:
+            return APART if self.judges else THREADS
         return FAULTY if self.truth else GOOD
 
     @property
     def right(self) -> bool:
-        return (self.truth or NORMAL) in self.found
+        """Whether it was called what it is, or what says the same (`also`)."""
+        return bool({self.truth or NORMAL, *self.also} & {*self.found})
 
     def to_json(self) -> dict[str, Any]:
         return vars(self) | {"found": list(self.found), "right": self.right}
@@ -88,10 +97,11 @@ class DoctorReport(Comparison):
         """Shares of wrong answers, of logs with a cause by it too."""
         by_cause: dict[str, list[tuple[str, float]]] = {}
         for case in self.cases:
-            if case.truth:
+            if case.kind == FAULTY:
                 pair = case.name, float(not case.right)
                 by_cause.setdefault(case.truth, []).append(pair)
-        both = {kind: self._errors(kind) for kind in (GOOD, FAULTY)}
+        kinds = (GOOD, FAULTY, THREADS, APART)
+        both = {kind: self._errors(kind) for kind in kinds}
         return both | {cause: errors_of(of) for cause, of in by_cause.items()}
 
     @property
@@ -113,6 +123,11 @@ class DoctorReport(Comparison):
             checks.append(
                 Check("another cause first", errors.mape, self.limits[FAULTY], wrong)
             )
+        for kind in (THREADS, APART):
+            if (errors := self._errors(kind)).n:
+                title = f"{kind}: the cause is not among the first two"
+                share, limit = errors.mape, self.limits[THREADS]
+                checks.append(Check(title, share, limit, self._wrong(kind)))
         return tuple(checks)
 
     def _wrong(self, kind: str) -> str:
@@ -141,7 +156,7 @@ class DoctorReport(Comparison):
         )
 
     def figures(self) -> dict[str, Any]:
-        faulty = [case for case in self.cases if case.truth]
+        faulty = [case for case in self.cases if case.kind == FAULTY]
         return {
             "n": len(self.cases),
             "groups": {
@@ -162,7 +177,11 @@ def validate_set(
         If there is no such set, or a file cannot be read.
     """
     table = set_table(name)
-    limits = {GOOD: table["alarms"], FAULTY: table["wrong"]}
+    limits = {
+        GOOD: table["alarms"],
+        FAULTY: table["wrong"],
+        THREADS: table["threads_wrong"],
+    }
     if rows is not None:
         cases = tuple(_others(Path(rows)))
         return DoctorReport(name, "", cases, limits)
@@ -172,7 +191,27 @@ def validate_set(
         for entry in progress.track(table.get(key, []), f"{key} logs")
         for case in made(entry, folder_of(name))
     )
+    threads = _threads(folder_of(name) / table["threads"])
+    cases = (*cases, *progress.track(list(threads), "threads"))
     return DoctorReport(name, table["title"], cases, limits)
+
+
+def _threads(path: Path) -> Iterator[Case]:
+    """The logs of public threads: with their causes, and without them."""
+    for thread in doctor_threads.read(path):
+        here = thread.situation()
+        found = named(diagnosed(here, thread.lines))
+        truth, *also = thread.causes
+        yield Case(thread.id, truth, found, thread.apart, True, tuple(also))
+        if thread.good:
+            here = thread.situation(good=True)
+            yield Case(f"{thread.id}/{NORMAL}", "", called(diagnosed(here)))
+
+
+def named(diagnosis: Diagnosis) -> tuple[str, ...]:
+    """The first two causes that are named of a log: as likely, or by its lines; `normal` where there is none."""
+    ranked = [suspect.name for group in diagnosis.suspects for suspect in group]
+    return tuple(dict.fromkeys([*ranked, *diagnosis.signs]))[:NAMED] or (NORMAL,)
 
 
 def _others(path: Path) -> Iterator[Case]:

@@ -105,9 +105,11 @@ KINDS: Mapping[str, Kind] = {
     ),
     "doctor": Kind(
         table_of(
-            ("alarms", "wrong"),
+            ("alarms", "wrong", "threads", "threads_wrong"),
             alarms=SHARE,
             wrong=SHARE,
+            threads=Text(),
+            threads_wrong=SHARE,
             measured=Items(LOG),
             emulated=Items(EMULATED),
         )

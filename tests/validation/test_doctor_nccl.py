@@ -163,7 +163,7 @@ def test_causes_that_predict_the_same_share_a_place() -> None:
     """A ring crosses every NIC and the spine alike."""
     here = situation("h200-leafspine-4x1", {"spine.bandwidth": "0.5x"}, "all_reduce")
     names = {suspect.name for suspect in diagnosed(here).suspects[0]}
-    assert names == {"nic-slow", "shared-spine"}
+    assert names >= {"nic-slow", "shared-spine"}
 
 
 def test_slower_logs_are_no_more_normal() -> None:

@@ -6,26 +6,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from prestep.sim import plugins
-from prestep.validation.doctor.sweep import Situation
+from prestep.validation.doctor import faults
+from prestep.validation.doctor.sweep import Change, Situation
 
 GROUP = "prestep.causes"
-
-
-@dataclass(frozen=True)
-class Change:
-    """One way in which a cause shows: changes of links as `--set` takes them, and settings of NCCL."""
-
-    text: str
-    links: Mapping[str, str] = field(default_factory=dict)
-    nccl: Mapping[str, Any] = field(default_factory=dict)
+#: Lines that list NICs: those that NCCL uses, and those that it was told to use (not: all but these, or by prefix).
+_USED = re.compile(r"NET/(?:IB|OFI) : Using ((?:\[\d+\]\S+\s*)+)")
+_WANTED = re.compile(r"NCCL_IB_HCA set to ((?:=?\w+_\d+(?::\d+)?,?)+)\s*$")
 
 
 @dataclass(frozen=True)
@@ -42,6 +37,10 @@ class Cause:
         The ways in which it could show in a situation; none where it cannot.
     signs, rules_out : tuple of str
         Regular expressions of lines of a log that show it, and that show that it is not so.
+    shows : callable or None
+        Whether a line of a log shows it in a situation, where that depends on the cluster.
+    reports : int
+        How many of the public threads that tune the doctor end with it (lab/cases/doctor): how common it is.
     """
 
     title: str
@@ -49,6 +48,8 @@ class Cause:
     changes: Callable[[Situation], Sequence[Change]]
     signs: tuple[str, ...] = ()
     rules_out: tuple[str, ...] = ()
+    shows: Callable[[Situation, str], bool] | None = None
+    reports: int = 0
 
 
 def causes() -> dict[str, Cause]:
@@ -81,32 +82,28 @@ def nics_of(here: Situation) -> tuple[str, ...]:
     )
 
 
+def _numbered(here: Situation, numbers: Sequence[int]) -> str:
+    """The selector of the NICs of these numbers on every host."""
+    each, hosts = len(nics_of(here)), len(here.fabric.gpus_by_host)
+    chosen = (str(each * host + number) for host in range(hosts) for number in numbers)
+    return f"nic[{','.join(chosen)}]"
+
+
 def _algorithms(here: Situation) -> set[str]:
     """What NCCL should run for any of the sizes."""
     return {size.expected.algo for size in here.sizes}
 
 
-def _slower(text: str, selector: str) -> tuple[Change, ...]:
+def _slower(text: str, *selectors: str) -> tuple[Change, ...]:
     """Links at a half, and at a quarter, of their bandwidth."""
     shares = {"a half": "0.5x", "a quarter": "0.25x"}
     return tuple(
-        Change(f"{text} at {share} of its bandwidth", {f"{selector}.bandwidth": factor})
+        Change(
+            f"{text} at {share} of its bandwidth",
+            {f"{selector}.bandwidth": factor for selector in selectors},
+        )
         for share, factor in shares.items()
     )
-
-
-def _narrowest(here: Situation, kind: str) -> float:
-    """Bytes/s of the narrowest link of a kind; infinite where there is none."""
-    links = here.fabric.links
-    rates = links.bandwidth[links.kind == kind]
-    return float(np.min(rates)) if len(rates) else float("inf")
-
-
-def _capped_nics(here: Situation, rate: float, text: str) -> tuple[Change, ...]:
-    """All NICs held to a rate; nothing where they are no faster anyway."""
-    if not rate < _narrowest(here, "nic"):
-        return ()
-    return (Change(text, {"nic.bandwidth": f"{rate / 1e9:.6g} GB/s"}),)
 
 
 def _few_channels(here: Situation) -> Sequence[Change]:
@@ -126,31 +123,62 @@ def _nic_missing(here: Situation) -> Sequence[Change]:
     nics = nics_of(here)
     if here.hosts < 2 or len(nics) < 2:
         return ()
-    return (Change(f"{nics[-1]} is gone", {nics[-1]: "off"}),)
+    half = range(1, len(nics), 2)
+    one = range(1, len(nics))
+    return (
+        Change(f"{nics[-1]} is gone", {nics[-1]: "off"}),
+        Change("every host uses half of its NICs", {_numbered(here, half): "off"}),
+        Change("every host uses one of its NICs", {_numbered(here, one): "off"}),
+    )
+
+
+def _few_nics(here: Situation, line: str) -> bool:
+    """Whether a line lists fewer NICs than a host has."""
+    if match := _USED.search(line):
+        return match[1].count("[") < len(nics_of(here))
+    match = _WANTED.search(line)
+    return match is not None and match[1].count(",") + 1 < len(nics_of(here))
 
 
 def _nic_slow(here: Situation) -> Sequence[Change]:
-    return _slower("one NIC", "nic[0]") if here.hosts > 1 else ()
+    if here.hosts < 2:
+        return ()
+    return (*_slower("one NIC", "nic[0]"), *_slower("every NIC", "nic"))
 
 
 def _no_gpudirect(here: Situation) -> Sequence[Change]:
-    """A guess: the bytes pass the way between switch and CPU twice, so that it carries half of its bandwidth."""
+    """Staged in the host's memory; where CPUs stand between, NCCL's search finds fewer rings too."""
     if here.hosts < 2:
         return ()
     text = "every byte to and from a NIC passes host memory"
-    return _capped_nics(here, _narrowest(here, "pcie") / 2, text)
+    fewer = (
+        Change(
+            f"{text}, and NCCL finds {count} rings",
+            nccl={"net_gdr_level": "LOC", "max_channels": count, "nvls": False},
+        )
+        for count in (1, 2)
+    )
+    return (Change(text, nccl={"net_gdr_level": "LOC"}), *fewer)
 
 
 def _p2p_off(here: Situation) -> Sequence[Change]:
     if len(here.gpus) <= here.hosts:
         return ()
     text = "GPUs of a host talk through its memory"
-    return (Change(text, nccl={"p2p_disable": True}),)
+    shared = Change(text, nccl={"p2p_disable": True})
+    if not nics_of(here):
+        return (shared,)
+    none = {"p2p_disable": True, "shm_disable": True}
+    return (shared, Change("GPUs of a host talk over the network", nccl=none))
 
 
-def _ring_forced(here: Situation) -> Sequence[Change]:
-    others = _algorithms(here) - {"ring", "pairwise", "p2p", ""}
-    return (Change("NCCL runs rings", nccl={"algo": "ring"}),) if others else ()
+def _pcie_narrow(here: Situation) -> Sequence[Change]:
+    if here.hosts < 2:
+        return ()
+    return (
+        *_slower("the PCIe of every GPU and NIC", "pcie"),
+        *_slower("the PCIe of one host", "pcie[host0]"),
+    )
 
 
 def _shared_spine(here: Situation) -> Sequence[Change]:
@@ -165,14 +193,18 @@ def _sharp_off(here: Situation) -> Sequence[Change]:
     return [*changes, collnet] if here.nccl.collnet else changes
 
 
+def _slow_host(here: Situation) -> Sequence[Change]:
+    if here.hosts < 2:
+        return ()
+    return _slower("one host's NICs", "nic[host0]")
+
+
 def _slow_rail(here: Situation) -> Sequence[Change]:
     """A rail is the NICs of one number on all hosts, and their switch."""
-    each = len(nics_of(here))
-    if here.hosts < 2 or each < 2:
+    if here.hosts < 2 or len(nics_of(here)) < 2:
         return ()
-    hosts = len(here.fabric.gpus_by_host)
-    rail = ",".join(str(each * host) for host in range(hosts))
-    return _slower("rail 0", f"nic[{rail}]")
+    rail = _numbered(here, [0])
+    return (*_slower("rail 0", rail), Change("rail 0 is down", {rail: "off"}))
 
 
 def _tcp_fallback(here: Situation) -> Sequence[Change]:
@@ -181,13 +213,35 @@ def _tcp_fallback(here: Situation) -> Sequence[Change]:
     return (Change("NCCL over TCP sockets", nccl={"net": "socket"}),)
 
 
+def _wrong_choice(here: Situation) -> Sequence[Change]:
+    """Another algorithm or protocol than NCCL's own choice."""
+    ran = _algorithms(here)
+    algorithms = () if ran <= {"pairwise", "p2p", ""} else ("ring", "tree")
+    return (
+        *(
+            Change(f"NCCL runs {algo}s only", nccl={"algo": algo})
+            for algo in algorithms
+            if ran - {algo}
+        ),
+        *(
+            Change(f"NCCL runs {proto} only", nccl={"proto": proto})
+            for proto in ("LL", "LL128", "Simple")
+            if any(size.expected.proto != proto for size in here.sizes)
+        ),
+    )
+
+
 def _wrong_numa(here: Situation) -> Sequence[Change]:
-    """A guess: all NICs of a host share the link between its sockets."""
-    nics = nics_of(here)
-    if here.hosts < 2 or not nics:
+    """A guess: all NICs of a host share the link between its sockets, or each gets half of its PCIe way."""
+    nics, links = nics_of(here), here.fabric.links
+    sockets = links.bandwidth[links.kind == "socket"]
+    if here.hosts < 2 or not nics or not len(sockets):
         return ()
+    rate = float(np.min(sockets)) / len(nics)
     text = "all NICs of a host reach their GPUs over the link between its sockets"
-    return _capped_nics(here, _narrowest(here, "socket") / len(nics), text)
+    if not rate < np.min(links.bandwidth[links.kind == "nic"]):
+        return ()
+    return (Change(text, {"nic.bandwidth": f"{rate / 1e9:.6g} GB/s"}),)
 
 
 CAUSES = {
@@ -199,21 +253,24 @@ CAUSES = {
         signs=(r"NCCL_(MAX_NCHANNELS|MAX_NRINGS|MAX_CTAS) set by environment to \d+",),
     ),
     "nic_missing": Cause(
-        "a NIC missing",
+        "NICs missing, or not used",
         "compare `NET/IB : Using` of every host (NCCL_DEBUG=INFO), NCCL_IB_HCA and `ibstat` (State: Active)",
         _nic_missing,
+        shows=_few_nics,
+        reports=1,
     ),
     "nic_slow": Cause(
-        "a NIC at half width or a lower rate",
+        "NICs at half width or a lower rate, or a plane down",
         "on every host `ibstat` (Rate), `ethtool IFACE` (Speed) and `lspci -vv` of the NIC (LnkSta: Width, Speed; "
         "downgraded); then nccl-tests on pairs of hosts, to find which",
         _nic_slow,
         signs=(r"speed degraded", r"downgraded"),
+        reports=1,
     ),
     "no_gpudirect": Cause(
         "no GPUDirect RDMA",
-        "NCCL_DEBUG=INFO: connections should end in /GDRDMA; load nvidia-peermem (or use DMA-BUF), switch ACS off on "
-        "the PCIe switches, and see NCCL_NET_GDR_LEVEL",
+        "NCCL_DEBUG=INFO: connections should end in /GDRDMA; load nvidia-peermem (which NCCL sees from 2.23.4 on) "
+        "or use DMA-BUF, switch ACS off on the PCIe switches (in virtual machines: ATS on), and see NCCL_NET_GDR_LEVEL",
         _no_gpudirect,
         signs=(
             r"via NET/IB/\d+(?!\S*GDRDMA)\S*\s*$",
@@ -221,6 +278,19 @@ CAUSES = {
             r"NCCL_NET_GDR_LEVEL set by environment to (LOC|0)\b",
         ),
         rules_out=(r"/GDRDMA",),
+        reports=7,
+    ),
+    "known_fault": Cause(
+        "a known fault of this version of NCCL",
+        "the thread says which version mends it, or which setting avoids it",
+        faults.changes,
+        reports=4,
+    ),
+    "pcie_narrow": Cause(
+        "PCIe at half width or a lower generation",
+        "on every host `lspci -vv` of GPUs, NICs and the switches between (LnkSta: Width, Speed), MaxReadReq, relaxed "
+        "ordering, and the NIC's MAX_ACC_OUT_READ (`mlxconfig -d DEV q`)",
+        _pcie_narrow,
     ),
     "p2p_off": Cause(
         "P2P between the GPUs of a host is off",
@@ -233,13 +303,7 @@ CAUSES = {
             r"NCCL_P2P_LEVEL set by environment to (LOC|0)\b",
         ),
         rules_out=(r"via P2P/",),
-    ),
-    "ring_forced": Cause(
-        "rings instead of a tree or NVLink SHARP",
-        "NCCL_ALGO, a tuner plug-in (NCCL_TUNER_PLUGIN) or its file; NCCL_DEBUG=INFO with "
-        "NCCL_DEBUG_SUBSYS=INIT,TUNING prints what is chosen",
-        _ring_forced,
-        signs=(r"NCCL_ALGO set by environment to \S*[Rr]ing",),
+        reports=1,
     ),
     "shared_spine": Cause(
         "a spine that is shared or lacks bandwidth",
@@ -257,9 +321,16 @@ CAUSES = {
             r"NCCL_NVLS_ENABLE set by environment to 0",
             r"NCCL_COLLNET_ENABLE set by environment to 0",
         ),
+        reports=2,
+    ),
+    "slow_host": Cause(
+        "a slow host",
+        "nccl-tests on pairs of hosts, to find which; then its NICs' rates, PCIe, BIOS (NPS, power), and clocks "
+        "(`nvidia-smi -q -d CLOCK,PERFORMANCE`)",
+        _slow_host,
     ),
     "slow_rail": Cause(
-        "a slow rail",
+        "a slow rail, or one that is down",
         "run nccl-tests on each rail alone (NCCL_IB_HCA=mlx5_N on every host); look at the errors and pauses of the "
         "rail's switch",
         _slow_rail,
@@ -279,6 +350,14 @@ CAUSES = {
             r"via NET/(IB|AWS|OFI|Libfabric)",
             r"Using network (IB|AWS|OFI|Libf)",
         ),
+        reports=4,
+    ),
+    "wrong_choice": Cause(
+        "another algorithm or protocol than NCCL's own choice",
+        "NCCL_ALGO, NCCL_PROTO, a tuner plug-in (NCCL_TUNER_PLUGIN) or its file; NCCL_DEBUG=INFO with "
+        "NCCL_DEBUG_SUBSYS=INIT,TUNING prints what is chosen",
+        _wrong_choice,
+        signs=(r"NCCL_(ALGO|PROTO) set by environment to",),
     ),
     "wrong_numa": Cause(
         "a wrong NUMA or NPS setting",
@@ -286,5 +365,6 @@ CAUSES = {
         "says); bind ranks to the socket of their GPU (numactl, --cpu-bind), and give NCCL_TOPO_FILE in virtual "
         "machines",
         _wrong_numa,
+        reports=1,
     ),
 }

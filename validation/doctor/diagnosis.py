@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import statistics
@@ -9,16 +10,16 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from prestep.sim.collectives.plan import nccl_of
 from prestep.sim.costs.spreads import quantile
 from prestep.sim.errors import PrestepError
-from prestep.topologies.edit.overrides import with_overrides
-from prestep.validation.doctor.causes import Cause, Change, causes
-from prestep.validation.doctor.normal import Part, parts_of
-from prestep.validation.doctor.sweep import Situation, Size, Sweep
+from prestep.validation.doctor.causes import Cause, causes
+from prestep.validation.doctor.normal import Part, limit, parts_of
+from prestep.validation.doctor.sweep import Change, Situation, Size, Sweep
 
 # A size counts as so far from its prediction at most: one that is further off does not outweigh the others.
 MOST = 20.0  # standard deviations
+# Of the variance of a good machine's times, what its sizes share: a link that is 10 % slower slows all of them.
+COMMON = 0.5
 # Two causes whose times differ by less at every size predict the same log: no measurement tells them apart.
 SAME = 0.03
 # A cause has to take away so much of what the log is off by.
@@ -44,6 +45,9 @@ class Suspect:
         Mean distance of the log from them, standard deviations.
     explained : float
         Share of the log's distance from a normal one that the cause takes away.
+    cost : float
+        Minus the logarithm of its likelihood with all sizes and host counts, of how common it is, and of the number of
+        ways in which it could show: a cause that fits no better than a simpler one comes after it.
     signs : tuple of Sign
         Lines of the log that show the cause.
     """
@@ -54,6 +58,7 @@ class Suspect:
     times: tuple[float, ...]
     distance: float
     explained: float
+    cost: float = 0.0
     signs: tuple[Sign, ...] = ()
 
     @property
@@ -110,7 +115,7 @@ class Diagnosis:
 
 def diagnosed(here: Situation, lines: Sequence[Sign] = ()) -> Diagnosis:
     """The log of a situation; `lines` are those that NCCL_DEBUG wrote."""
-    signs = _shown(lines)
+    signs = _shown(here, lines)
     excluded = {name: found for name, found in _excluded(lines) if name not in signs}
     plain = Diagnosis(here.sweeps, (), excluded, signs)
     if not (plain.sweeps and plain.abnormal):
@@ -123,11 +128,7 @@ def diagnosed(here: Situation, lines: Sequence[Sign] = ()) -> Diagnosis:
     ]
     likely = sorted(
         (suspect for suspect in suspects if suspect.explained > LEAST_EXPLAINED),
-        key=lambda suspect: (
-            not suspect.signs,
-            not suspect.supported,
-            suspect.distance,
-        ),
+        key=lambda suspect: (not suspect.signs, suspect.cost),
     )
     return replace(plain, suspects=tuple(_groups(likely)))
 
@@ -137,24 +138,47 @@ def _suspect(
 ) -> Suspect | None:
     """A cause in the form of it that predicts the log best; None where no form is possible here."""
     forms = [
-        (_distance(here.sizes, times), change, times)
+        (_misfit(here.sizes, times), change, times)
         for change in cause.changes(here)
         if (times := _times(here, change)) is not None
     ]
     if not forms:
         return None
-    distance, change, times = min(forms, key=lambda form: form[0])
+    misfit, change, times = min(forms, key=lambda form: form[0])
+    distance = _distance(here.sizes, times)
     normal = _distance(here.sizes, [size.expected.time for size in here.sizes])
     explained = 1.0 - distance / normal if normal else 0.0
-    return Suspect(name, cause, change, times, distance, explained, signs)
+    cost = misfit / 2 + math.log(len(forms)) - math.log(1 + cause.reports)
+    return Suspect(name, cause, change, times, distance, explained, cost, signs)
+
+
+def _misfit(sizes: Sequence[Size], times: Sequence[float]) -> float:
+    """Squared distance of measured times from others, in standard deviations of good machines.
+
+    The sizes that one thing bounds are off together (`COMMON`): that all of them are as much off says less than that
+    they are off by different amounts.
+    """
+    parts: dict[tuple[str, str], list[float]] = {}
+    for size, time in zip(sizes, times, strict=True):
+        expected = size.expected
+        key = expected.place, expected.part
+        deviation = expected.spread * max(1.0, limit(*key) / quantile())
+        off = math.log(size.measured / time) / deviation
+        parts.setdefault(key, []).append(max(-MOST, min(MOST, off)))
+    return sum(map(_squared, parts.values()))
+
+
+def _squared(offs: Sequence[float]) -> float:
+    """Squared distance of equally correlated deviations from 0."""
+    shared = COMMON / (1.0 + (len(offs) - 1) * COMMON)
+    squares = sum(off * off for off in offs)
+    return (squares - shared * sum(offs) ** 2) / (1.0 - COMMON)
 
 
 def _times(here: Situation, change: Change) -> tuple[float, ...] | None:
     """Seconds of every size with a change; None where the cluster has nothing to change."""
     try:
-        fabric = with_overrides(here.fabric, change.links, "cause")
-        nccl = nccl_of(vars(here.nccl) | dict(change.nccl), "cause")
-        return tuple(here.times(fabric, nccl))
+        return tuple(here.times(change))
     except PrestepError:
         return None
 
@@ -177,10 +201,19 @@ def _groups(ranked: Sequence[Suspect]) -> Iterator[tuple[Suspect, ...]]:
         left = [one for one in left if one not in same]
 
 
-def _shown(lines: Sequence[Sign]) -> dict[str, tuple[Sign, ...]]:
+def _shown(here: Situation, lines: Sequence[Sign]) -> dict[str, tuple[Sign, ...]]:
     """The lines that show a cause, by its name."""
-    shown = {name: _matching(cause.signs, lines) for name, cause in causes().items()}
+    shown = {name: _signs(cause, here, lines) for name, cause in causes().items()}
     return {name: signs for name, signs in shown.items() if signs}
+
+
+def _signs(cause: Cause, here: Situation, lines: Sequence[Sign]) -> tuple[Sign, ...]:
+    """The lines that show a cause: by themselves, or in this cluster."""
+    found = _matching(cause.signs, lines)
+    if cause.shows is None or here.fabric is None or not here.sizes:
+        return found
+    here_only = (line for line in lines if cause.shows(here, line.text))
+    return (*found, *itertools.islice(here_only, 1))
 
 
 def _excluded(lines: Sequence[Sign]) -> Iterator[tuple[str, tuple[Sign, ...]]]:

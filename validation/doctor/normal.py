@@ -17,7 +17,7 @@ from typing import Any
 from prestep.sim import schema
 from prestep.sim.costs.spreads import quantile
 from prestep.sim.schema import Number, Table
-from prestep.validation.doctor.sweep import BANDWIDTH, LATENCY, Size, Sweep
+from prestep.validation.doctor.sweep import BANDWIDTH, LARGE, LATENCY, Size, Sweep
 
 FILE = Path(__file__).parent / "normal.toml"
 PLACES = ("host", "network", "network, pairs", "shaped")
@@ -28,7 +28,7 @@ FEWEST, SHORT = 3, 3.0
 SETTLED = 2**24
 #: Where the slowest good machine takes more than so many times the fastest one's time, being among them says little.
 TELLING = 1.25
-_PART = Table({LATENCY: Number(above=True), BANDWIDTH: Number(above=True)})
+_PART = Table({name: Number(above=True) for name in (LATENCY, BANDWIDTH, LARGE)})
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,12 @@ def slow(size: Size) -> bool:
 
 
 def limit(place: str, part: str) -> float:
-    """Standard deviations that a part of a good machine's sweep stays below: nine in ten times do at least."""
-    return max(quantile(), float(limits().get(place, {}).get(part, 0.0)))
+    """Standard deviations that a part of a good machine's sweep stays below.
+
+    Nine in ten times do at least; large sizes on few hosts are closer together than the spread of all sizes says.
+    """
+    known = float(limits().get(place, {}).get(part, 0.0))
+    return known if part == LARGE else max(quantile(), known)
 
 
 @lru_cache(maxsize=1)

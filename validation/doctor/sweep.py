@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -17,18 +17,42 @@ from prestep.sim.collectives.interval import (
     place_of,
     spread,
 )
-from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.plan import Plan, nccl_of
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
+from prestep.topologies.edit.overrides import with_overrides
 from prestep.validation.formats.collective_rows import IN_PLACE, TESTED, Row, members
 from prestep.validation.sets.predict_collective import called, gpus_of
 
 HOST = "host"
 # Constants of a GPU were fitted on one host: another host of the kind is off as those of another GPU are.
 INSIDE = "guess"
-LATENCY, BANDWIDTH = "latency", "bandwidth"
+LATENCY, BANDWIDTH, LARGE = "latency", "bandwidth", "large"
+#: From so many bytes on, and up to so many hosts, good networks are off by little: protocols are settled, pipelines
+#: full, and few switches shared.
+LARGE_BYTES, FEW_HOSTS = 2**28, 16
 # Transfers between many pairs at a time, which have no ring or tree.
 PAIRS = ("all_to_all", "gather", "scatter")
+
+
+@dataclass(frozen=True)
+class Change:
+    """One way in which a cause shows.
+
+    Attributes
+    ----------
+    links : mapping
+        Changes of links and GPUs, as `--set` takes them.
+    nccl : mapping
+        Settings of NCCL.
+    slows : callable or None
+        How many times as long a row takes; None: as it is predicted with the changes.
+    """
+
+    text: str
+    links: Mapping[str, str] = field(default_factory=dict)
+    nccl: Mapping[str, Any] = field(default_factory=dict)
+    slows: Callable[[Row, Expected], float] | None = None
 
 
 @dataclass(frozen=True)
@@ -42,7 +66,7 @@ class Expected:
     place : str
         Whose spread it is: `host`, `network`, `network, pairs` or `shaped` (the emulated network).
     part : str
-        What bounds the time: `latency` or `bandwidth`.
+        What bounds the time: `latency`, `bandwidth` or (of large sizes on few hosts) `large`.
     """
 
     time: float
@@ -100,13 +124,28 @@ class Situation:
         ]
         return Sweep(rows[0], tuple(sizes))
 
-    def times(self, fabric: Any, nccl: Nccl) -> list[float]:
-        """Seconds of every size of every operation on another cluster or with other settings."""
+    def times(self, change: Change) -> list[float]:
+        """Seconds of every size of every operation with a change.
+
+        Raises
+        ------
+        PrestepError
+            Where the cluster has nothing to change.
+        """
+        fabric = with_overrides(self.fabric, change.links, "cause")
+        nccl = nccl_of(vars(self.nccl) | dict(change.nccl), "cause")
         return [
-            _timed(row, fabric, nccl)[0]
-            for rows in self.series
-            for _, _, row in middles(rows)
+            self._changed(row, size.expected, fabric, nccl, change)
+            for sweep, rows in zip(self.sweeps, self.series, strict=True)
+            for size, (_, _, row) in zip(sweep.sizes, middles(rows), strict=True)
         ]
+
+    def _changed(
+        self, row: Row, expected: Expected, fabric: Any, nccl: Nccl, change: Change
+    ) -> float:
+        if change.slows is not None:
+            return expected.time * change.slows(row, expected)
+        return _timed(row, fabric, nccl)[0]
 
     @property
     def sizes(self) -> list[Size]:
@@ -154,11 +193,13 @@ def expected_of(row: Row, fabric: Any, nccl: Nccl) -> Expected:
     name = HOST if inside else place
     if place == NETWORK and row.op in PAIRS:
         name = f"{NETWORK}, pairs"
+    few = name == NETWORK and (row.hosts or 1) <= FEW_HOSTS
+    large = LARGE if few and row.size >= LARGE_BYTES else BANDWIDTH
     return Expected(
         time,
         spread(INSIDE if inside else place, share),
         name,
-        LATENCY if share > 0.5 else BANDWIDTH,
+        LATENCY if share > 0.5 else large,
         plan.algo,
         plan.proto,
         plan.channels,
