@@ -35,7 +35,7 @@ with lazily():
     from prestep.sim import exporters
     from prestep.sim import predict as steps
     from prestep.sim.analysis import cost, json_text, prediction
-    from prestep.sim.exporters import _run_files, terminal
+    from prestep.sim.exporters import _run_files, sheets, terminal
     from prestep.sim.planning import planned as plans
     from prestep.sim.spec import jobs, load, openers, sections
     from prestep.sim.studies import replicas as spreads
@@ -112,7 +112,8 @@ def _files(command: Callable[..., None]) -> Callable[..., None]:
             help="What-ifs for the report: as `whatif --each`.",
         ),
         file_option(
-            "--report", text="Write the report: one HTML file that works offline."
+            "--report",
+            text="Write the report: one page (.html) that works offline, or .md.",
         ),
         file_option("--timeline", text="Write the timeline as Parquet."),
         click.option(
@@ -188,6 +189,8 @@ def command(
     each: tuple[str, ...],
     **asked: Any,
 ) -> None:
+    if report is not None:
+        sheets.check_suffix(report)
     files = {"trace": trace, "timeline": timeline, "report": report, "each": each}
     part = trace_part(files, trace_window, trace_ranks, trace_kernels)
     path = catalog.find_scenario(scenario)

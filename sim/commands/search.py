@@ -36,10 +36,11 @@ from prestep.sim.extras import lazily
 
 with lazily():
     from prestep.sim.analysis import cost
+    from prestep.sim.exporters import sheets
     from prestep.sim.spec import load, openers, sections
     from prestep.sim.studies import grid, ranking
     from prestep.sim.studies import search as layouts
-    from prestep.sim.studies.search import axes, clusters, words
+    from prestep.sim.studies.search import axes, clusters, page, words
     from prestep.sim.studies.search import scenario_file as best_file
     from prestep.sim.tools import catalog
     from prestep.workloads.models import model as models
@@ -56,6 +57,9 @@ _EFFORT = together(
     ),
     processes("Processes."),
     as_json,
+    file_option(
+        "--report", text="Write the ranking as a page (.html) or Markdown (.md)."
+    ),
     file_option(
         "--write", text="Write the best layout as a scenario that `prestep run` takes."
     ),
@@ -104,12 +108,15 @@ def command(
     trials: int | None,
     jobs: int,
     json_: bool,
+    report: Path | None,
     write: Path | None,
 ) -> None:
+    if report is not None:
+        sheets.check_suffix(report)
     path, prices = catalog.find_scenario(scenario), _prices(price)
     energy = cost.Prices(None, price_per_kwh, pue)
     if models.is_program(path):
-        _refuse_layouts(path, trials, write)
+        _refuse_layouts(path, trials, write, report)
         asked = clusters.asked(rank_by, prices, energy)
         _clusters(path, over, overrides, asked, top, json_)
     else:
@@ -117,7 +124,7 @@ def command(
         objective = ranking.objective_of(rank_by or ranking.TIME, money)
         values = axes.read_over(over, overrides)
         options = layouts.Options(top, values, jobs, trials, objective=objective)
-        _layouts(path, overrides, options, json_, write)
+        _layouts(path, overrides, options, json_, write, report)
 
 
 def _layouts(
@@ -126,6 +133,7 @@ def _layouts(
     options: layouts.Options,
     json_: bool,
     write: Path | None,
+    report: Path | None,
 ) -> None:
     """The best layouts of a scenario's model."""
     if write is not None:
@@ -139,6 +147,10 @@ def _layouts(
         best_file.write_scenario(best.ranked[0].candidate.scenario, write)
         talk(f"wrote {write}")
     objective = options.objective
+    if report is not None:
+        answer, tables = page.sheets(words.to_dict(best, objective))
+        sheets.write(report, f"Search of {path.name}", answer, tables)
+        talk(f"wrote {report}")
     show_result(
         json_,
         lambda: words.to_dict(best, objective),
@@ -171,11 +183,17 @@ def _clusters(
         sys.exit(EXIT_OUTSIDE)
 
 
-def _refuse_layouts(path: Path, trials: int | None, write: Path | None) -> None:
+def _refuse_layouts(
+    path: Path, trials: int | None, write: Path | None, report: Path | None
+) -> None:
     """Options that are about layouts, which a recorded program has of its own."""
     expected = "no such option: the program decides its layout"
     hint = "--over cluster.name=A,B tries clusters"
-    for option, value in (("--trials", trials), ("--write", write)):
+    for option, value in (
+        ("--trials", trials),
+        ("--write", write),
+        ("--report", report),
+    ):
         if value is not None:
             raise misused(option, f"{value}, for {path}", expected, hint)
 

@@ -18,6 +18,7 @@ from prestep.sim.commands._shared import (
     changes,
     energy_prices,
     explained,
+    file_option,
     of_scenario,
     processes,
     rank_by,
@@ -31,6 +32,7 @@ from prestep.sim.units import aligned, format_duration
 
 with lazily():
     from prestep.sim.analysis import cost
+    from prestep.sim.exporters import sheets
     from prestep.sim.spec import load, openers
     from prestep.sim.studies import executors, ranking
     from prestep.sim.studies import grid as grids
@@ -81,6 +83,7 @@ _PRICED = together(
     help="processes, threads, dask://FILE.",
 )
 @processes("Runs at a time.")
+@file_option("--report", text="Write the table as a page (.html) or Markdown (.md).")
 @_PRICED
 @of_scenario
 @explained
@@ -91,11 +94,14 @@ def command(
     output: Path,
     executor: str,
     jobs: int,
+    report: Path | None,
     price: float | None,
     price_per_kwh: float | None,
     pue: float,
     rank_by: str | None,
 ) -> None:
+    if report is not None:
+        sheets.check_suffix(report)
     objective = ranking.objective_of(
         rank_by or ranking.TIME, cost.Prices(price, price_per_kwh, pue)
     )
@@ -110,7 +116,10 @@ def command(
     with progress.count("runs", len(runs)) as task:
         results = study.sweep(runs, output, pool, jobs, partial(_tell, task))
     talk(f"wrote {results}")
-    _show(study.rows_of(results), objective)
+    rows = study.rows_of(results)
+    if report is not None:
+        _write(report, path.name, rows, objective)
+    _show(rows, objective)
 
 
 def _show(rows: Sequence[study.Row], objective: ranking.Objective) -> None:
@@ -127,8 +136,30 @@ def _tell(task: progress.Task, done: int, of: int) -> None:
     task.done = done
 
 
+def _write(
+    report: Path, name: str, rows: Sequence[study.Row], objective: ranking.Objective
+) -> None:
+    """The report: the best run, and all of them in order."""
+    heading, cells, notes = _table(rows, objective, len(rows))
+    answer = "Every run was refused."
+    if cells:
+        keys = [f"{key} {cell}" for key, cell in zip(heading, cells[0], strict=True)]
+        answer = f"The best of {len(cells)} runs: {', '.join(keys)}."
+    table = sheets.Sheet("Runs, the best first", heading, cells, notes=notes)
+    sheets.write(report, f"Sweep of {name}", answer, [table])
+    talk(f"wrote {report}")
+
+
 def summary(rows: Sequence[study.Row], objective: ranking.Objective) -> str:
     """The runs as a table, the best first, and how many were refused."""
+    heading, cells, notes = _table(rows, objective, LONGEST)
+    return "\n".join([*aligned([heading, *cells]), *notes])
+
+
+def _table(
+    rows: Sequence[study.Row], objective: ranking.Objective, longest: int
+) -> tuple[list[str], list[list[str]], list[str]]:
+    """Heads, rows of the best runs, and what is said of the others."""
     good = [row for row in rows if not row["error"]]
     refused = [row for row in rows if row["error"]]
     good.sort(key=lambda row: _score(row, objective))
@@ -136,14 +167,14 @@ def summary(rows: Sequence[study.Row], objective: ranking.Objective) -> str:
     heading = [*(key.removeprefix("set.") for key in keys), "step time", "MFU", "fits"]
     heading += ["J/token"] if objective.needs_watts else []
     heading += ["per 1M"] if objective.priced else []
-    cells = [_cells(row, keys, objective) for row in good[:LONGEST]]
-    lines = aligned([heading, *cells])
-    if len(good) > LONGEST:
-        lines.append(f"and {len(good) - LONGEST} {_worse(objective)}")
+    cells = [_cells(row, keys, objective) for row in good[:longest]]
+    lines = []
+    if len(good) > longest:
+        lines.append(f"and {len(good) - longest} {_worse(objective)}")
     if refused:
         reason = refused[0]["error"].splitlines()[0]
         lines.append(f"{len(refused)} refused, such as: {reason}")
-    return "\n".join(lines)
+    return heading, cells, lines
 
 
 def _worse(objective: ranking.Objective) -> str:

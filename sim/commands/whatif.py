@@ -28,6 +28,7 @@ from prestep.sim.extras import lazily
 with lazily():
     from prestep.sim.analysis import cost, json_text
     from prestep.sim.exporters import _run_files as _report
+    from prestep.sim.exporters import sheets
     from prestep.sim.spec import load, openers, sections
     from prestep.sim.studies import elements, tornado, whatif, whatif_page, whatif_plot
     from prestep.sim.studies import variants as study
@@ -119,7 +120,7 @@ def _check(
     if prices and not against:
         raise misused("--price-per-gpu-hour", "prices alone", "--against beside them")
     if report is not None:
-        _report.check_suffix(report)
+        sheets.check_suffix(report)
 
 
 def _variants(

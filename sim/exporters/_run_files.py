@@ -10,27 +10,11 @@ from pathlib import Path
 
 from prestep.sim import exporters
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.errors import InputError
 from prestep.sim.planning.planned import Planned
 from prestep.sim.record.measured_runs import lookup
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies.tornado import short_tornado, tornado
 from prestep.sim.studies.variants import Variant
-
-PAGES = (".html", ".htm", ".md")
-
-
-def check_suffix(path: Path) -> None:
-    """Refuses a report that is neither a page nor Markdown, before the work is done.
-
-    Raises
-    ------
-    InputError
-        For other endings.
-    """
-    if path.suffix not in PAGES:
-        expected = f"a file that ends in {' or '.join(PAGES)}"
-        raise InputError.of("command line", "--report", str(path), expected)
 
 
 def write_variants(variants: Sequence[Variant], path: Path) -> Path:

@@ -23,7 +23,7 @@ def render(result: Prediction, variants: Sequence[Variant] = ()) -> str:
         parts += _variants(variants)
     parts += [
         ", ".join(filter(None, words.chips(result))),
-        _table(("", ""), words.headline(result)),
+        table(("", ""), words.headline(result)),
     ]
     for heading, body in _sections(result):
         parts += [f"## {heading}", body]
@@ -33,8 +33,12 @@ def render(result: Prediction, variants: Sequence[Variant] = ()) -> str:
 def _variants(variants: Sequence[Variant]) -> list[str]:
     """The verdict, the table, and a sentence for each variant."""
     told = [f"* {name}: {sentence}" for name, sentence in of_variants.told(variants)]
-    table = _table(of_variants.heads(variants), of_variants.rows(variants))
-    return [of_variants.verdict(variants), table, *(["\n".join(told)] if told else [])]
+    compared = table(of_variants.heads(variants), of_variants.rows(variants))
+    return [
+        of_variants.verdict(variants),
+        compared,
+        *(["\n".join(told)] if told else []),
+    ]
 
 
 def _sections(result: Prediction) -> Iterator[tuple[str, str]]:
@@ -45,11 +49,11 @@ def _sections(result: Prediction) -> Iterator[tuple[str, str]]:
         yield "Memory", _memory(result)
     if result.links:
         heads = ("link", "busy", "carried", "1 % faster saves")
-        yield "Busiest links", _table(heads, _links(result))
+        yield "Busiest links", table(heads, _links(result))
     if result.evidence:
         grades = words.grades(result).items()
         rows = [(grade, percent(share)) for grade, share in grades]
-        grounds = _table(("constants", "of the step"), rows)
+        grounds = table(("constants", "of the step"), rows)
         others = of_others(result.tables)
         yield (
             "What the time rests on",
@@ -66,14 +70,14 @@ def _breakdown(result: Prediction) -> str:
         (name, format_duration(seconds), percent(share))
         for name, seconds, share in words.shares(result)
     ]
-    return _table(("share", "time", "of the step"), rows)
+    return table(("share", "time", "of the step"), rows)
 
 
 def _memory(result: Prediction) -> str:
     rows = [(owner, format_bytes(size)) for owner, size in words.memory(result)]
-    parts = [f"{words.memory_verdict(result)}.", _table(("owner", "size"), rows)]
+    parts = [f"{words.memory_verdict(result)}.", table(("owner", "size"), rows)]
     if blocks := [(name, format_bytes(size)) for name, size in words.allocator(result)]:
-        parts.append(_table(("allocator, and modules at the peak", "size"), blocks))
+        parts.append(table(("allocator, and modules at the peak", "size"), blocks))
     return "\n\n".join(parts)
 
 
@@ -82,7 +86,7 @@ def _fallbacks(result: Prediction) -> str:
         (fallback.what, fallback.grade, str(fallback.count), percent(fallback.share))
         for fallback in result.fallbacks
     ]
-    return _table(("what", "grade", "times", "share"), rows)
+    return table(("what", "grade", "times", "share"), rows)
 
 
 def write(
@@ -104,7 +108,7 @@ def _links(result: Prediction) -> list[tuple[str, ...]]:
     ]
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table; the first column is left-aligned, the others right."""
     lines = [heads, ["---", *["---:"] * (len(heads) - 1)], *rows]
     return "\n".join(

@@ -22,6 +22,7 @@ from prestep.sim.commands._shared import (
     changes,
     echo_json,
     explained,
+    file_option,
     misused,
     show_page,
     show_result,
@@ -31,16 +32,18 @@ from prestep.sim.commands._shared import (
 from prestep.sim.extras import lazily
 
 with lazily():
+    from prestep.sim.exporters import sheets
     from prestep.sim.replay import comparison as comparisons
-    from prestep.sim.replay import job_changes, report, stragglers
+    from prestep.sim.replay import job_changes, stragglers
     from prestep.sim.replay import replay as replays
+    from prestep.sim.replay import report as reports
     from prestep.sim.replay import trace as tracks
     from prestep.sim.tools import catalog
     from prestep.workloads.traces import jobs
 
 GROUP = "Your programs, traces and machines"
 #: Options that change the replay, which a comparison leaves as it was.
-CHANGES = ("--comm", "--ranks", "--free", "--trace")
+CHANGES = ("--comm", "--ranks", "--free", "--trace", "--report")
 #: Options that a file of a whole job does not take, and why.
 REFUSED = {
     "--cluster": "no such option with a file of a whole job: it has no kernels and no sizes to place on a cluster",
@@ -49,6 +52,7 @@ REFUSED = {
     "--steps": "no such option with a file of a whole job: means and medians are those of all steps",
     "--compare": "no such option with a file of a whole job: it has no kernels to compare",
     "--trace": "no such option with a file of a whole job: it is one already",
+    "--report": "no such option with a file of a whole job: its table is the answer",
 }
 
 
@@ -113,6 +117,7 @@ _PLACE = together(
     help="Beside the run as it was, the prediction of its program, with --cluster and --set: a .capture, a scenario.",
 )
 @as_json
+@file_option("--report", text="Write the answer as a page (.html) or Markdown (.md).")
 @click.option(
     "--trace",
     metavar="FILE|DIR/",
@@ -151,16 +156,25 @@ def _replay(
     steps: str,
     free: bool,
     trace: Path | None,
+    report: Path | None,
     **_: Any,
 ) -> None:
     """Replays a run, writes its tracks where they are asked for, and prints it."""
+    if report is not None:
+        sheets.check_suffix(report)
     replicas = () if ranks is None else (f"parallel.dp={ranks}",)
     changes = (*overrides, *replicas)
     outcome = replays.replay_files(files, comm, cluster, changes, clock, free, steps)
     if trace is not None:
         tracks.write_trace(outcome, trace)
         talk(f"wrote {trace}")
-    show_result(json_, lambda: report.as_json(outcome), lambda: report.as_text(outcome))
+    if report is not None:
+        answer, tables, chips = reports.sheets(outcome)
+        sheets.write(report, f"Replay of {files[0].name}", answer, tables, chips)
+        talk(f"wrote {report}")
+    show_result(
+        json_, lambda: reports.as_json(outcome), lambda: reports.as_text(outcome)
+    )
 
 
 def _stragglers(

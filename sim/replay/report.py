@@ -7,7 +7,8 @@ from math import isnan
 from statistics import mean
 from typing import Any
 
-from prestep.sim.analysis.critical_path import path_part
+from prestep.sim.analysis.critical_path import HOST, path_part
+from prestep.sim.exporters.sheets import Sheet
 from prestep.sim.extras import lazily
 from prestep.sim.outputs import words
 from prestep.sim.replay import comparison, stragglers
@@ -176,6 +177,72 @@ def _answer(outcome: Outcome) -> Iterator[str]:
         yield f"With the change the last step takes {simulated}; measured were {measured} ({gain})."
     else:
         yield f"Replayed, the last step takes {simulated}; measured were {measured}."
+    yield from _host_bound(outcome)
+
+
+#: Of the critical path: a step that waits longer for its host has little to gain elsewhere.
+HOST_BOUND = 0.9
+
+
+def _host_bound(outcome: Outcome) -> Iterator[str]:
+    """That faster GPUs and links cannot help, where the host is nearly all of the critical path."""
+    walked = path(outcome)
+    host = sum(part["seconds"] for part in walked.parts() if part["kind"] == HOST)
+    if walked.length and host > HOST_BOUND * walked.length:
+        waits = f"{format_duration(host)} of {format_duration(walked.length)}"
+        yield (
+            f"Faster GPUs or links hardly help: the host's own work is {waits} of the critical path. "
+            "--set cluster.host_factor=0.5 tries a host that is twice as fast."
+        )
+
+
+def sheets(outcome: Outcome) -> tuple[str, list[Sheet], list[str]]:
+    """The answer, its tables and what was replayed, for a report."""
+    measured, simulated = breakdown(outcome)
+    steps = [
+        (str(step.rank), step.step, *map(_time, step.on(outcome.clock)))
+        for step in outcome.steps
+    ]
+    shares = [
+        (name, _time(measured.get(name)), _time(simulated[name])) for name in SHARES
+    ]
+    sides = overlap(outcome)
+    axes = [
+        (
+            f"{axis}, {part}",
+            _time(sides["measured"].get(axis, {}).get(part)),
+            _time(row[part]),
+        )
+        for axis, row in sides["simulated"].items()
+        for part in ("hidden", "exposed")
+    ]
+    parts = [
+        (path_part(part), format_duration(part["seconds"]), percent(part["share"]))
+        for part in path(outcome).parts()[:12]
+    ]
+    free = [
+        (row["free"], format_duration(row["step_time"]), _signed(row["saved"]))
+        for row in outcome.free
+    ]
+    notes = [(what, str(count)) for what, count in sorted(outcome.notes.items())]
+    times = ("measured", "simulated")
+    tables = [
+        Sheet("Steps", ("rank", "step", *times), steps, texts=2),
+        Sheet("Where the last step goes", ("share", *times), shares),
+        Sheet("Communication by axis", ("axis", *times), axes),
+        Sheet("Critical path of the last step", ("part", "time", "of the path"), parts),
+        Sheet("If this took no time", ("what", "step", "saved"), free),
+        Sheet("What the traces did not say", ("what", "times"), notes),
+    ]
+    return " ".join(_answer(outcome)), tables, [line for line in _head(outcome) if line]
+
+
+def _time(seconds: float | None) -> str:
+    return (
+        "not recorded"
+        if seconds is None or isnan(seconds)
+        else format_duration(seconds)
+    )
 
 
 def _head(outcome: Outcome) -> Iterator[str]:

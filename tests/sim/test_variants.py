@@ -15,8 +15,10 @@ from prestep.sim.exporters import html, markdown
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.studies.variants import Variant, parse_against, variants_of
 from prestep.sim.tools.catalog import find_scenario
+from prestep.validation.sets.sources import CASES
 
 JOB = "mlp-ddp4"
+TRACE = str(CASES / "traces" / "125m-ddp4-b4.default.rank0.pt.trace.json.gz")
 BASE = "training.micro_batch=64"
 AGAINST = (
     "nvlink.bandwidth=0.5x",
@@ -84,3 +86,26 @@ def test_mistakes_say_which_variant(
     done = CliRunner().invoke(main, ["whatif", JOB, *words])
     assert done.exit_code == 2 and not done.stdout
     assert told in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["sweep", JOB, "--grid", "nvlink.bandwidth=1x,2x", "-o", "out"],
+        ["search", JOB, "--over", "parallel.tp=1", "--top", "2"],
+        ["replay", TRACE],
+        ["run", JOB],
+    ],
+)
+def test_other_commands_write_reports(
+    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a page and as Markdown, which begin with the same answer; another ending is refused before the work."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.html", "a.md"):
+        done = CliRunner().invoke(main, [*words, "--report", name])
+        assert done.exit_code == 0, done.output
+    page, notes = (Path(name).read_text("utf-8") for name in ("a.html", "a.md"))
+    assert "<table" in page and notes.startswith("# ")
+    done = CliRunner().invoke(main, [*words, "--report", "a.docx"])
+    assert done.exit_code == 2 and ".html" in done.stderr

@@ -17,6 +17,7 @@ from prestep.sim.analysis.timeline import COMMUNICATION, WRITER, Timeline
 MOST_RANKS = 24
 MOST_SPANS = 80_000  # in the file; what is beyond is merged
 ALIKE = 1e-3  # of the step: ranks whose spans lie within it are shown once
+MANY_MICROBATCHES = 6  # from here on the whole step would be stripes
 FINEST = 4000  # merged spans are at least this part of the step apart
 #: What is said of a span beside its name and times.
 FACTS = ("kind", "phase", "axis", "layer", "microbatch", "bytes", "flops", "group")
@@ -29,6 +30,7 @@ def gantt(result: Prediction) -> Data | None:
 
     ``rows`` have ``rank``, how many ranks it ``stands`` for, ``stream``, and by span: starts ``s`` (each after the one
     before), durations ``d``, waits ``w`` (all whole ns), names ``n`` and facts ``m`` (indices into the tables).
+    ``opens`` is the window that is shown first, and the microbatch that it is (None: the whole step).
     ``blocks`` are those of them that are rows of layers, which the script opens by their ``patterns`` (`_blocks`).
     """
     if result.timeline is None or len(result.timeline) == 0:
@@ -51,9 +53,27 @@ def gantt(result: Prediction) -> Data | None:
         "streams": [_shown(stream) for stream in tables.streams],
         "names": list(tables.names.items),
         "facts": [list(fact) for fact in tables.facts.items],
+        "opens": _opens_on(spans.of_rank(min(shown)), tables),
         "ranks": sum(weights.values()),
         "shown": sum(stands.values()),
     }
+
+
+def _opens_on(spans: Timeline, tables: _Tables) -> list[int] | None:
+    """From ns, to ns, number of the microbatch in the middle of a rank's step; None where there are few."""
+    forward = spans.select(
+        spans.matches("phase", "forward") & (spans["microbatch"] >= 0)
+    )
+    numbers = np.unique(forward["microbatch"])
+    if len(numbers) < MANY_MICROBATCHES:
+        return None
+    starts = np.array(
+        [forward["start"][forward["microbatch"] == n].min() for n in numbers]
+    )
+    order = np.argsort(starts)
+    at = len(order) // 2
+    begin, end = (starts[order[k]] - tables.begin for k in (at, at + 1))
+    return [round(begin * 1e9), round(end * 1e9), int(numbers[order[at]])]
 
 
 def _last_step(timeline: Timeline) -> Timeline:

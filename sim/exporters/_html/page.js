@@ -40,7 +40,7 @@
     const canvas = byId("gantt"), context = canvas.getContext("2d"), detail = byId("detail"), select = byId("ranks");
     const LANE = data.rows.length > 12 ? 22 : Math.min(48, Math.max(30, Math.round(240 / data.rows.length))), GAP = 8, TOP = 24, FONT = "12px system-ui, 'DejaVu Sans', sans-serif";
     let WHO = 86, SIDE = 150;  // room for the names of ranks and streams
-    let from = 0, to = data.length, lanes = [], picked = null, drag = null, wanted = "", range = null;
+    let [from, to] = data.opens || [0, data.length], lanes = [], picked = null, drag = null, wanted = "", range = null;
     data.rows.forEach((row) => {
       row.at = new Float64Array(row.s.length);
       row.s.reduce((sum, s, i) => (row.at[i] = sum + s), 0);

@@ -87,6 +87,10 @@ def _step_drawn(length: float, step: float) -> str:
 
 def _ranks_drawn(data: Data, step: float) -> str:
     text = _step_drawn(data["length"] / 1e9, step)
+    if data["opens"]:
+        text += (
+            f" It opens on microbatch {data['opens'][2]}; “all” shows the whole step."
+        )
     if data["ranks"] == data["shown"] == len({row["rank"] for row in data["rows"]}):
         return text
     text += " Ranks that do the same at the same time are one row: "
