@@ -23,6 +23,7 @@ from lab.measure import (
     optimizers,
     pointwise,
     products,
+    programs,
     vision,
     widths,
 )
@@ -43,6 +44,7 @@ FAMILIES = (
     edges,
     domains,
     widths,
+    programs,
 )
 HELD_OUT = 5  # every fifth size of a family
 

@@ -80,10 +80,12 @@ def judge(row: dict[str, Any], folder: Path, captures: Path) -> Judged:
 
 
 def by_operator(planned: Planned) -> dict[str, float]:
-    """Seconds of the first rank's kernels by their kinds."""
+    """Seconds for which the first rank's kernels run, by their kinds; pauses between those of an operation are none."""
     program, kernels = planned.graph.programs[0], planned.graph.kernels
+    gpu = planned.machine.gpu
     own = program.payload[program.kind == KERNEL]
-    seconds = planned.durations[own]
+    pauses = np.array([gpu.pauses(kernel) for kernel in kernels])
+    seconds = (planned.durations - pauses)[own]
     sums: dict[str, float] = defaultdict(float)
     for number, total in enumerate(np.bincount(own, weights=seconds)):
         if total:

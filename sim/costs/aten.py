@@ -73,6 +73,10 @@ SORTED, SORT, GROUP, SORTED_ROW = (4096, 30e-6), 85e-6, 1.1e-9, 0.24e-9
 FEW, OF_FEW, OF_MORE = 2048, 22e-6, 45e-6
 #: Seconds of an element that is added to the one before, of groups that one warp adds up (guess: 0.3 to 0.8 us).
 ADDED = 0.5e-6
+#: Batch norms of pictures in the usual order: a block of threads sums up a channel, so many blocks at once. Elements/s
+#: of a block forward and backward, whatever the type, and its least seconds (guesses from the largest rows).
+NORMS, CHANNELS_AT_ONCE = "batch_norm", 528
+CHANNEL_FORWARD, CHANNEL_BACKWARD, LEAST_OF_CHANNEL = 2.2e9, 1.0e9, 4e-6
 #: Tensor cores want channels last: cuDNN copies other pictures so before and back after; bytes over the operands.
 TURNED = {"aten convolution": 2.0, "aten convolution_backward": 3.0}
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
@@ -263,7 +267,7 @@ class Base:
         arithmetic = kernel.flops / (ARITHMETIC * self._roofline.peak_of(kernel.dtype))
         if _is_attention(kernel):
             arithmetic = max(arithmetic * _padding(kernel), _one_block(kernel))
-        apart = max(_by_element(kernel), _by_chunk(kernel), _by_row(kernel))
+        apart = max(rule(kernel) for rule in APART)
         before = _by_group(kernel) + _turned(kernel) * memory
         return FLOOR + before + max(memory, arithmetic, apart)
 
@@ -314,6 +318,17 @@ def _by_row(kernel: Kernel) -> float:
     return kernel.shape[0] * ROW if by_rows or of_bags else 0.0
 
 
+def _by_channel(kernel: Kernel) -> float:
+    """What sums over channels take, one block of threads for each: instance norms have a channel for every picture."""
+    if NORMS not in kernel.kind or len(kernel.shape) != 2 or kernel.layout:
+        return 0.0
+    elements, channels = kernel.shape
+    backward = kernel.kind.endswith("backward")
+    rate = CHANNEL_BACKWARD if backward else CHANNEL_FORWARD
+    rounds = max(1.0, channels / CHANNELS_AT_ONCE)
+    return rounds * max(LEAST_OF_CHANNEL, elements / channels / rate)
+
+
 def _by_group(kernel: Kernel) -> float:
     """What sums by index take that sort: the sort, then each group of equal indices, one element after the other."""
     if kernel.kind == BAGS_BACK and "sparse" not in kernel.layout:
@@ -355,6 +370,10 @@ def _by_chunk(kernel: Kernel) -> float:
     launches = math.ceil(max(tensors / TENSORS[min(lists, 5) - 1], chunks / CHUNKS))
     block = chunk * kernel.bytes / elements / BLOCK
     return launches * (LAUNCH + block)
+
+
+#: What may take longer than arithmetic and bytes.
+APART = (_by_element, _by_chunk, _by_row, _by_channel)
 
 
 def is_mixed(dtype: str) -> str:

@@ -235,6 +235,11 @@ class Gpu:
             return self.duration(kernel)
         return max(padding.filled_up(self, kernel, self._by_operations), self.floor)
 
+    def pauses(self, kernel: Kernel) -> float:
+        """Seconds between the CUDA kernels of an operation that has rows; 0 for others."""
+        surface = self.surface(kernel)
+        return 0.0 if surface is None else (surface[0].starts(kernel) - 1) * self.gap
+
     def _by_operations(self, kernel: Kernel) -> float:
         """Seconds by its own table: a vector that is filled up to a matrix is read where matrices are."""
         surface = self.surface(kernel)

@@ -160,3 +160,26 @@ def test_groups_of_odd_widths_take_longer_for_as_many_flops(gpu: str) -> None:
         return load_gpu(gpu).duration(kernel) / kernel.flops
 
     assert seconds_a_flop(24) > 2 * seconds_a_flop(32)
+
+
+def normalised(shape: tuple[int, ...], training: bool, name: str) -> Kernel:
+    image, weight = Operand("fp32", shape), Operand("fp32", shape[1:2])
+    arguments = (image, weight, weight, weight, weight, training, 0.1, 1e-5)
+    (kernel,) = kernels_of(Operation(f"aten.{name}.default", arguments, (), (image,)))
+    return kernel
+
+
+@pytest.mark.parametrize("name", ["native_batch_norm", "cudnn_batch_norm"])
+def test_batch_norms_with_statistics_of_the_past_read_once(name: str) -> None:
+    gpu, shape = load_gpu("h200"), (64, 128, 28, 28)
+    past, own = (normalised(shape, training, name) for training in (False, True))
+    assert past.bytes == 2 * 4 * past.shape[0] < own.bytes * 1.01
+    assert gpu.duration(past) < gpu.duration(own)
+
+
+def test_a_norm_of_many_small_channels_waits_for_its_blocks() -> None:
+    """Instance norms have a channel for every picture: as many elements in 64 times as many channels take longer."""
+    few = normalised((64, 128, 16, 16), True, "cudnn_batch_norm")
+    many = normalised((1, 64 * 128 * 4, 8, 8), True, "cudnn_batch_norm")
+    assert few.shape[0] == many.shape[0]
+    assert load_gpu("h200").duration(many) > 5 * load_gpu("h200").duration(few)

@@ -19,6 +19,8 @@ from prestep.workloads.operators.tensors import (
 
 #: Place of the mask that says which gradients are wanted: of the input, then of the weights.
 OUTPUT_MASK = {"native_layer_norm_backward": 7, "_fused_rms_norm_backward": 5}
+#: Their sixth argument says whether they train, with statistics of their own, or take those of the past.
+BY_STATISTICS = ("native_batch_norm", "cudnn_batch_norm")
 
 
 def _over_rows(operation: Operation, at: int, layout: str = "") -> tuple[Kernel, ...]:
@@ -55,9 +57,18 @@ def backward(operation: Operation) -> tuple[Kernel, ...]:
 
 
 def channels(operation: Operation) -> tuple[Kernel, ...]:
-    """Batch normalisation: (elements, channels)."""
+    """Batch normalisation: (elements, channels). With statistics of the past it is one operation over elements.
+
+    PyTorch's own kernel for that, in the usual order, reads element by element.
+    """
     image = first(operation)
     layout = memory_format(image)
+    if base(operation) in BY_STATISTICS and argument(operation, 5) is False:
+        own = base(operation).startswith("native") and not layout
+        name, size = "batch_norm_elemt", 2.0 * image.bytes
+        gaps = "strided" if own else ""
+        shape = (image.elements,)
+        return launched(operation, shape, gaps, image.dtype, name, size=size)
     return launched(operation, (image.elements, image.shape[1]), layout, image.dtype)
 
 

@@ -178,9 +178,7 @@ class MeasuredOperations(Estimator):
 
     def seconds(self, kernel: Kernel) -> float:
         """With the pauses between the CUDA kernels that the nearest row launches."""
-        surface, _ = self._read(kernel)
-        pauses = (surface.starts(kernel) - 1) * self.gpu.gap
-        return self.gpu.running(kernel) + pauses
+        return self.gpu.running(kernel) + self.gpu.pauses(kernel)
 
     def basis(self, kernel: Kernel) -> Basis:
         surface, own = self._read(kernel)
