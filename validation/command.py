@@ -18,6 +18,7 @@ from prestep.validation.report.against import Comparison, against
 from prestep.validation.report.gate import Check, new_misses
 from prestep.validation.report.interface import Report
 from prestep.validation.report.page import page
+from prestep.validation.sets import own
 from prestep.validation.sets.sets import kind_of, validate
 
 with lazily():  # matplotlib takes longer to import than the rest
@@ -33,7 +34,7 @@ def compare(
     jobs: int = 1,
     cluster: str | None = None,
 ) -> list[Report]:
-    """Reports of the sets, in order; without one, of the set of training steps.
+    """Reports of the sets, in order; without one, of the user's own jobs in `rows`, or of the set of training steps.
 
     Raises
     ------
@@ -52,8 +53,10 @@ def compare(
         if not (rows.is_dir() and kind_of(chosen[0]) == "traces"):
             must_exist(
                 rows,
-                "rows of measurements (JSON lines, or CSV for collectives), or a folder of traces",
+                "jobs with their times (CSV), rows of the set, or a folder of traces",
             )
+        if not sets and own.is_own(rows):
+            return [own.validate_own(rows, jobs, cluster)]
     where = {} if cluster is None else {"cluster": cluster}
     return [validate(name, rows, jobs, **where) for name in chosen]
 

@@ -63,7 +63,7 @@ _ROWS = together(
     click.option(
         "--rows",
         type=click.Path(path_type=Path),
-        help="Predict these instead, in the format of the set.",
+        help="Predict these instead: jobs with their measured times (CSV), or rows of SET.",
     ),
     click.option(
         "--cluster",
