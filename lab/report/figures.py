@@ -1,31 +1,35 @@
 """Figures of README.md and docs/accuracy.md: `python -m lab.report.figures` runs the sets and writes them there.
 
-README gets its picture, what its command prints (cut where it says so) and the accuracy in a few lines;
+README gets what its command prints and the accuracy in a few lines;
 docs/accuracy.md gets the accuracy by family, and lab/notes/accuracy.md every row.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from lab.report import picture
+from click.testing import CliRunner
+
+from prestep import cli
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.predict import predict
-from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.sections import Scenario
-from prestep.sim.studies.whatif import compared
-from prestep.sim.studies.whatif_page import comparison_page
 from prestep.validation.report.report import markdown
 from prestep.validation.report.summary import Errors
 from prestep.validation.sets.steps import Report, validate_set
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 PRINTED = "<!-- printed: begin -->", "<!-- printed: end -->"
-SHOWN, CHANGE = picture.SCENARIO, "spine.bandwidth=2x"
+#: README's question.
+SHOWN = (
+    "whatif examples/pretrain_llama3_70b.sh --cluster examples/clusters/hall.toml --hosts 32",
+    "--set placement.by=scattered --against spine.bandwidth=2x --against placement.by=leaf --against dgx-b200",
+)
 SETS = (
     "h200",
     "h200-unseen",
@@ -141,12 +145,14 @@ def whole(reports: Sequence[Report]) -> str:
 
 
 def printed() -> str:
-    """README's question, and what the command prints up to the links."""
-    path = ROOT / SHOWN
-    base, changed = load_scenario(path), load_scenario(path, (CHANGE,))
-    table = compared(base, changed, (CHANGE,))
-    page = comparison_page(table).partition("\nbusiest links")[0]
-    return f"```sh\nprestep whatif {SHOWN} --set {CHANGE}\n```\n\n```text\n{page}\n...\n```"
+    """README's question, and what the command prints up to the intervals."""
+    with contextlib.chdir(ROOT):
+        text = CliRunner().invoke(cli.main, " ".join(SHOWN).split()).stdout
+    page = "\n\n".join(text.split("\n\n")[:2])
+    command = " \\\n  ".join(
+        (f"prestep {SHOWN[0]}", *SHOWN[1:], "--report answer.html")
+    )
+    return f"```sh\n{command}\n```\n\n```text\n{page}\n...\n```"
 
 
 def written(text: str, figures: str, markers: tuple[str, str] = (BEGIN, END)) -> str:
@@ -199,7 +205,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
         page.write_text(
             written(page.read_text(encoding="utf-8"), part), encoding="utf-8"
         )
-    picture.PICTURE.write_text(picture.picture(), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from prestep.sim.exporters import _answers as answers
 from prestep.sim.exporters import _words as words
 from prestep.sim.studies.variants import Variant, best_of, figures
-from prestep.sim.units import count, format_bytes, format_duration, percent
+from prestep.sim.units import aligned, count, format_bytes, format_duration, percent
 
 NONE = "-"
 
@@ -45,9 +45,7 @@ def sentence(variant: Variant) -> str:
 def heads(variants: Sequence[Variant]) -> tuple[str, ...]:
     """Heads of the table's columns."""
     sample = str(variants[0].result.scenario.get("sample", "tokens"))
-    cost = (
-        f"price of 1M {sample}" if _priced(variants) else f"GPU-hours for 1B {sample}"
-    )
+    cost = f"price of 1M {sample}" if _priced(variants) else f"GPU-h for 1B {sample}"
     interval = next(
         (words.nominal(v.result.uncertainty) for v in variants if v.result.uncertainty),
         "interval",
@@ -63,6 +61,26 @@ def heads(variants: Sequence[Variant]) -> tuple[str, ...]:
         interval,
         "expected error",
     )
+
+
+def lines(variants: Sequence[Variant]) -> list[str]:
+    """The table for a terminal, in two parts: figures, and how sure they are."""
+    head, cells = heads(variants), rows(variants)
+    short = (
+        "",
+        *head[1:4],
+        "price/1M" if _priced(variants) else "GPU-h/1B",
+        "energy",
+        "memory",
+    )
+    sure = ("", head[-2], head[-1])
+    figures_of = [(row[0], *row[1 : len(short)]) for row in cells]
+    trust = [(row[0], row[-2], row[-1]) for row in cells]
+    return [
+        *aligned([short, *figures_of], left=(0,)),
+        "",
+        *aligned([sure, *trust], left=(0,)),
+    ]
 
 
 def _priced(variants: Sequence[Variant]) -> bool:

@@ -343,8 +343,8 @@ def chips(result: Prediction) -> Iterator[str]:
     yield f"{count(gpus)} {str(said.get('gpu', 'GPUs')).upper()}{where}" if gpus else ""
     yield str(said.get("cluster", ""))
     size = said.get("parameters")
-    model = said.get("model", "")
-    yield f"{model}, {_size(int(size))} parameters" if size else str(model)
+    model = str(said.get("model", "")).replace(INLINE, "")
+    yield ", ".join(filter(None, (model, size and f"{_size(int(size))} parameters")))
     if said.get("seq_len"):
         yield f"sequences of {count(said['seq_len'])} tokens"
     if said.get("global_batch"):

@@ -19,6 +19,7 @@ from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, reported, with_request
 from prestep.sim.record.expected_error import with_expected_error
 from prestep.sim.spec import jobs, load, openers
+from prestep.sim.spec.overrides import placing
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies.host_effect import with_host
 from prestep.sim.studies.paired import Side
@@ -128,7 +129,9 @@ def variants_of(
     made = [Variant(BASE, (), base, _whole(base, *one, prices))]
     for wanted, scenario in progress.track(changed, "variants"):
         other = _side(changes.of(scenario))
-        table = beside((base, one[1]), (scenario, other[1]), wanted.changes)
+        table = beside(
+            (base, one[1]), (scenario, other[1]), wanted.changes, len(asked) == 1
+        )
         result = _whole(scenario, *other, prices)
         made.append(Variant(wanted.name, wanted.changes, scenario, result, table))
     return made
@@ -141,7 +144,7 @@ def _loaded(
     made, mistakes = list[tuple[Asked, Scenario]](), list[Mistake]()
     for wanted in asked:
         try:
-            made.append(_scenario(wanted, overrides, world))
+            made.append(variant_scenario(wanted, overrides, world))
         except InputError as error:
             where = f"--against {wanted.name}"
             mistakes += [replace(mistake, where=where) for mistake in error.mistakes]
@@ -150,16 +153,20 @@ def _loaded(
     return made
 
 
-def _scenario(
+def variant_scenario(
     wanted: Asked, overrides: Sequence[str], world: int
 ) -> tuple[Asked, Scenario]:
     """The scenario of a variant; on another cluster with as many GPUs as the base, where that is not said."""
+    common = tuple(overrides)
+    if placing(wanted.changes):
+        elsewhere = placing(overrides)
+        common = tuple(item for item in overrides if item not in elsewhere)
     for size in _sizes(wanted, world):
         sized = replace(wanted, changes=(*wanted.changes, size))
         with suppress(InputError):
-            changes = (*overrides, *sized.changes)
+            changes = (*common, *sized.changes)
             return sized, load.load_scenario(wanted.path, changes)
-    return wanted, load.load_scenario(wanted.path, (*overrides, *wanted.changes))
+    return wanted, load.load_scenario(wanted.path, (*common, *wanted.changes))
 
 
 def _sizes(wanted: Asked, world: int) -> Iterator[str]:

@@ -52,13 +52,17 @@ def beside(
     base: tuple[Scenario, Side],
     changed: tuple[Scenario, Side],
     overrides: Sequence[str] = (),
+    interval: bool = True,
 ) -> Table:
-    """Two predicted steps, each with its scenario, as `compared` has them."""
+    """Two predicted steps, each with its scenario, as `compared` has them; without the difference's interval if asked.
+
+    The interval simulates small steps many times again.
+    """
     (scenario, one), (changed_scenario, other) = base, changed
     table = compare(one.result.to_dict(), other.result.to_dict())
     return {
         **table,
-        "difference_interval": interval_of(one, other),
+        "difference_interval": interval_of(one, other) if interval else None,
         "changed_kinds": changed_kinds(one.result, overrides),
         "same_operations": _operations(scenario) == _operations(changed_scenario),
         "communication_alone": {

@@ -14,7 +14,6 @@ from prestep.sim.exporters._words import share_name
 from prestep.sim.studies.variants import Variant
 from prestep.sim.units import (
     LEAST_DIFFERENCE,
-    aligned,
     format_bytes,
     format_difference,
     format_duration,
@@ -53,8 +52,7 @@ def comparison_page(comparison: Table) -> str:
 
 def variants_page(variants: Sequence[Variant]) -> str:
     """The verdict, a table of the variants, and a sentence for each; of a single one also its shares."""
-    cells = [_variants.heads(variants), *_variants.rows(variants)]
-    lines = [_variants.verdict(variants), "", *aligned(cells, left=(0,)), ""]
+    lines = [_variants.verdict(variants), "", *_variants.lines(variants), ""]
     lines += [f"{name}: {text}" for name, text in _variants.told(variants)]
     if len(variants) == 2:
         _, *rest = comparison_page(variants[1].comparison or {}).split("\n")

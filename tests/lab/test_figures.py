@@ -6,19 +6,15 @@ import re
 from dataclasses import replace
 
 import pytest
-from click.testing import CliRunner
 
-from lab.report import figures, picture
+from lab.report import figures
 from lab.report.figures import (
     ACCURACY,
     BEGIN,
-    CHANGE,
     END,
     PRINTED,
     README,
-    ROOT,
     SETS,
-    SHOWN,
     headline,
     on_bundled_host,
     printed,
@@ -27,7 +23,6 @@ from lab.report.figures import (
     whole,
     written,
 )
-from prestep import cli
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
@@ -53,24 +48,6 @@ def test_a_page_without_markers_is_refused(page: str) -> None:
     """Figures never go to a place that nobody chose."""
     with pytest.raises(ValueError, match="figures: begin"):
         written(page, "new")
-
-
-def test_what_commands_print_is_shown_as_printed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """README's question, up to the place where the answer is cut."""
-    monkeypatch.chdir(ROOT)
-    text = printed()
-    output = (
-        CliRunner()
-        .invoke(cli.main, ["whatif", SHOWN, "--set", CHANGE], env={"COLUMNS": "100"})
-        .output
-    )
-    shown = text.partition("```text\n")[2].partition("\n...")[0]
-    assert len(shown.splitlines()) > 6 and output.startswith(shown)
-    assert (
-        f"prestep whatif {SHOWN} --set {CHANGE}\n" in text and "times as fast" in text
-    )
 
 
 @pytest.fixture(scope="module")
@@ -175,16 +152,6 @@ def test_the_headline_has_only_rows_that_no_constant_was_taken_from() -> None:
     assert headline([fitted]).splitlines()[-1] == summary([fitted]).splitlines()[-1]
 
 
-def test_parts_that_nothing_covers_are_what_is_left() -> None:
-    """Exposed communication of the picture: covered parts and what is left make up the whole."""
-    spans, covers = [(0.0, 4.0), (6.0, 7.0)], [(1.0, 2.0), (3.0, 6.5)]
-    assert list(picture.without(spans, covers)) == [(0.0, 1.0), (2.0, 3.0), (6.5, 7.0)]
-    assert (
-        list(picture.without(spans, [])) == spans
-        and list(picture.without(spans, spans)) == []
-    )
-
-
 @pytest.mark.slow
 def test_the_pages_have_the_figures_of_this_tree(
     report_of: ReportOf, step_once: Step, monkeypatch: pytest.MonkeyPatch
@@ -213,7 +180,6 @@ def test_the_pages_have_the_figures_of_this_tree(
     )  # in this process: others would import everything again, for every set
     assert _between(readme) == _spaced(headline(reports))
     assert _between(accuracy) == _spaced(summary(reports, untold))
-    assert picture.PICTURE.read_text(encoding="utf-8") == picture.picture()
 
 
 def _between(page: str) -> str:

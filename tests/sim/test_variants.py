@@ -13,10 +13,17 @@ from click.testing import CliRunner
 from prestep.cli import main
 from prestep.sim.exporters import html, markdown
 from prestep.sim.spec.load import load_scenario
-from prestep.sim.studies.variants import Variant, parse_against, variants_of
+from prestep.sim.studies.variants import (
+    Variant,
+    parse_against,
+    variant_scenario,
+    variants_of,
+)
 from prestep.sim.tools.catalog import find_scenario
+from prestep.topologies.files.bundled import place_of
 from prestep.validation.sets.sources import CASES
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = "mlp-ddp4"
 TRACE = str(CASES / "traces" / "125m-ddp4-b4.default.rank0.pt.trace.json.gz")
 BASE = "training.micro_batch=64"
@@ -65,6 +72,18 @@ def test_page_and_notes_have_every_variant(variants: list[Variant]) -> None:
     for name in AGAINST:
         assert name in page and name in notes
     assert "4 H200 on 1 host" in page and "4 H200 on 1 host" in notes
+
+
+def test_a_cluster_takes_the_place_of_the_bases() -> None:
+    """Named against a file, with as many GPUs; all other changes of the base stay."""
+    path = EXAMPLES / "pretrain_llama3_70b.sh"
+    hall = place_of(str(EXAMPLES / "clusters" / "hall.toml"))
+    common = (hall, "cluster.hosts=32", "placement.by=scattered")
+    asked, found = variant_scenario(parse_against("rail-h200", path), common, 256)
+    assert (found.cluster.name, found.cluster.file) == ("rail-h200", None)
+    assert "cluster.gpus=256" in asked.changes and found.placement.by == "scattered"
+    elsewhere, _ = variant_scenario(parse_against("dgx-b200", path), common, 256)
+    assert elsewhere.changes[-1] == "cluster.hosts=32"
 
 
 @pytest.mark.parametrize(

@@ -132,7 +132,7 @@ def _network(sheet: Sheet, whole: Part, top: float) -> Point:
         if kind in narrow:
             ratio = str(narrow[kind]).removeprefix(f"{kind} ")
             sheet.words.append(
-                label(f"oversubscribed {ratio}", 0, y + 16, class_="soft")
+                label(f"oversubscribed {ratio}", 0, y + 20, class_="soft")
             )
     return low, max(WIDTH, left + wanted + 10)
 

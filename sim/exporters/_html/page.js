@@ -399,7 +399,7 @@
   });
 
   // A cluster that is wider than the window is entered at its middle, where its hosts hang together.
-  const middle = () => document.querySelectorAll("svg[aria-label^='The cluster']").forEach((picture) => {
+  const middle = () => document.querySelectorAll("section > .scroll > svg[aria-label^='The cluster']").forEach((picture) => {
     const box = picture.closest(".scroll");
     if (box) box.scrollLeft = (box.scrollWidth - box.clientWidth) / 2;
   });

@@ -20,6 +20,9 @@ from prestep.sim.units import format_duration, percent
 from prestep.topologies.show import drawing as fabric_drawing
 
 FULL = 0.97  # of its bandwidth: a link in use so far holds transfers back
+SEEN = (
+    0.7  # use as which a full link is drawn at least: its mean over the step may be low
+)
 LONG = 0.05  # of a step: a link that is full for longer is red
 ROW = 22.0  # height of a row of the heat map
 LEAST = 5e-4  # of a link's bandwidth: less is not drawn
@@ -86,7 +89,7 @@ def _used(
         d=path,
         class_="use full" if full >= LONG else "use",
         stroke_width=3.0,
-        stroke_opacity=strength(mean),
+        stroke_opacity=strength(max(mean, SEEN) if full >= LONG else mean),
         **attributes,
     )
     return [line]

@@ -26,24 +26,25 @@ def differences(variants: Sequence[Variant]) -> Markup:
 
 
 def networks(variants: Sequence[Variant]) -> Markup:
-    """The network before and after, with the use of its links over the step."""
-    figures = []
+    """The network before and after, with the use of its links over the step; once for variants that do not differ."""
+    figures: dict[str, tuple[list[str], str]] = {}
     for one in variants:
-        if (use := sections.heat_of(one.result)) is not None:
-            caption = element(
-                "figcaption",
-                element("b", one.name),
-                ": ",
-                sections.bottleneck(one.result),
-            )
-            alone = len(use.fabric.hosts) == 1
-            figures.append(
-                element(
-                    "figure", caption, pictures_links.cluster(use, alone, moving=False)
-                )
-            )
+        if (use := sections.heat_of(one.result)) is None:
+            continue
+        alone = len(use.fabric.hosts) == 1
+        drawn = pictures_links.cluster(use, alone, moving=False)
+        names, _ = figures.setdefault(drawn, ([], sections.bottleneck(one.result)))
+        names.append(one.name)
+    made = [
+        element(
+            "figure",
+            element("figcaption", element("b", ", ".join(names)), ": ", told),
+            Markup(drawn),
+        )
+        for drawn, (names, told) in figures.items()
+    ]
     return (
-        markup(element("div", *figures, class_="networks"), pictures_links.scale())
-        if figures
+        markup(element("div", *made, class_="networks"), pictures_links.scale())
+        if made
         else Markup()
     )
