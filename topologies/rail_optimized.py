@@ -1,4 +1,7 @@
-"""Rail-optimised fat tree: NIC i of every host in a group hangs under leaf switch i, and spines join the leaves."""
+"""Rail-optimised fat tree: NIC i of every host in a group hangs under leaf switch i, and spines join the leaves.
+
+With several planes a NIC has a port in each, and each has leaves and spines of its own, which nothing joins.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +34,10 @@ class Params(host.Params):
     hosts_per_group
         Hosts that share their leaves: ports down of one leaf.
     spines
-        Spine switches; every leaf has the same number of cables to each.
+        Spine switches of a plane; every leaf has the same number of cables to each. 0: none, so that rails meet in
+        hosts alone and all hosts are one group.
+    planes
+        Networks side by side; `nic` is one of a NIC's ports, of which it has one in each.
     oversubscription
         Ports down of a leaf for one cable up: 1 is full bisection, 4 lets a quarter of the bytes up at once.
     spine
@@ -40,7 +46,8 @@ class Params(host.Params):
 
     hosts: int = count(32)
     hosts_per_group: int = count(32)
-    spines: int = count(8)
+    spines: int = count(8, least=0)
+    planes: int = count(1)
     oversubscription: int = count(1)
     nics: int = count(8)
     spine: LinkSpec = CABLE
@@ -48,9 +55,14 @@ class Params(host.Params):
     @property
     def cables(self) -> int:
         """From one leaf to one spine."""
-        return self.hosts_per_group // self.oversubscription // self.spines
+        return self.hosts_per_group // self.oversubscription // max(1, self.spines)
 
     def misfits(self) -> Iterator[tuple[str, str, str]]:
+        if not self.spines:
+            if self.hosts > self.hosts_per_group:
+                expected = f"at most hosts_per_group = {self.hosts_per_group}: no spine joins groups"
+                yield "hosts", str(self.hosts), expected
+            return
         if self.hosts_per_group % (self.oversubscription * self.spines):
             given = (
                 f"oversubscription = {self.oversubscription}, spines = {self.spines}"
@@ -98,16 +110,21 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
 
     References
     ----------
-    NVIDIA DGX SuperPOD reference architecture, DGX H100, compute fabric: rail-optimised full fat tree.
+    NVIDIA DGX SuperPOD reference architecture, DGX H100, compute fabric: rail-optimised full fat tree. NVIDIA Network
+    Operator, Spectrum-X: planes. Wang et al., Rail-only (arXiv 2307.12169): no spines.
     """
     graph = new_graph("rail-optimized", params.gpu, "rail_optimized")
     pattern = host.pattern(params)
     nics = add_hosts(graph, "host", pattern, copies=params.hosts)
     groups = by_units(range(params.hosts), params.hosts_per_group)
-    leaves = [f"group{number}/leaf" for number in range(len(groups))]
-    for leaf, hosts in zip(leaves, groups, strict=True):
-        add_rails(graph, leaf, hosts, nics, params.nic)
-    graph.add_node("spine", kind="spine", copies=params.spines)
-    for leaf in leaves:
-        join(graph, leaf, "spine", "spine", params.spine, params.cables)
+    for plane in range(params.planes):
+        prefix = f"plane{plane}/" if params.planes > 1 else ""
+        leaves = [f"{prefix}group{number}/leaf" for number in range(len(groups))]
+        for leaf, hosts in zip(leaves, groups, strict=True):
+            add_rails(graph, leaf, hosts, nics, params.nic)
+        if params.spines:
+            spine = f"{prefix}spine"
+            graph.add_node(spine, kind="spine", copies=params.spines)
+            for leaf in leaves:
+                join(graph, leaf, spine, "spine", params.spine, params.cables)
     return graph

@@ -36,12 +36,16 @@ BETTER_CHOICES = {
     ("dgx-b300-superpod", "nvlink"): {"channels"},
     ("dgx-b300-superpod", "pcie"): {"channels"},
     ("dgx-b300-superpod", "nic"): {"channels"},
+    ("spectrum-x-b300", "nvlink"): {"channels"},
+    ("spectrum-x-b300", "pcie"): {"channels"},
+    ("spectrum-x-b300", "nic"): {"channels"},
     # Racks: NVLink SHARP in place of LL at 64 KiB, and LL128 in place of NVLink SHARP at 16 MiB.
     ("gb200-nvl64", "nvlink"): {"algorithm"},
     ("gb200-nvl72", "nvlink"): {"algorithm"},
     ("gb200-superpod-576", "nvlink"): {"algorithm"},
     ("gb300-nvl64", "nvlink"): {"algorithm"},
     ("gb300-nvl72", "nvlink"): {"algorithm"},
+    ("gb300-superpod-576", "nvlink"): {"algorithm"},
     # A ring in place of a tree, both with LL128; the search finds other rings as well.
 }
 #: Searches of whose rings take half a minute.

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from prestep.sim.collectives.group import group_of
+from prestep.sim.collectives.wires import nics
 from prestep.sim.errors import InputError
 from prestep.topologies import host, load_cluster
+from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.wiring import add_hosts, add_node, join, new_graph
@@ -133,9 +138,47 @@ def test_uneven_cables_are_refused() -> None:
         InputError, match=r"hosts_per_group.*multiple of oversubscription"
     ):
         compile_graph(build(Params(hosts_per_group=32, spines=3)))
-    for key in ("hosts", "spines", "oversubscription", "nics"):
+    for key in ("hosts", "planes", "oversubscription", "nics"):
         with pytest.raises(InputError, match=f"rail_optimized: {key}"):
             replace(SMALL, **{key: 0})  # type: ignore[arg-type]
+
+
+def out_of_host(fabric: Fabric) -> float:
+    """Bytes/s of a GPU's ports to another host's GPU on the same rail."""
+    share = np.zeros(len(fabric.links))
+    for rows, part in fabric.routes("host0/gpu0", "host3/gpu0"):
+        share[rows] += part
+    used = (fabric.links.kind == "nic") & (share > 0)
+    return float(np.min(fabric.links.bandwidth[used] / share[used]))
+
+
+def net(fabric: Fabric) -> nics.Net:
+    """The network as NCCL sees it."""
+    return group_of(fabric, fabric.gpus).net
+
+
+@pytest.mark.parametrize("planes", [2, 4])
+def test_planes_share_a_port_and_fail_alone(planes: int) -> None:
+    """Ports of a NIC add up, and without a plane the others carry everything."""
+    port = replace(SMALL.nic, bandwidth=Quantity(48e9 / planes, "guess", ""))
+    wide = replace(SMALL.nic, bandwidth=Quantity(48e9, "guess", ""))
+    whole = compile_graph(build(replace(SMALL, nic=wide)))
+    fabric = compile_graph(build(replace(SMALL, planes=planes, nic=port)))
+    assert out_of_host(fabric) == pytest.approx(out_of_host(whole))
+    left = with_overrides(fabric, {"plane0": "off"})
+    assert out_of_host(left) == pytest.approx(48e9 * (planes - 1) / planes)
+    assert not any(name.startswith("plane0/") for name in left.nodes.names)
+    assert net(left).nics == net(fabric).nics == net(whole).nics
+
+
+def test_rails_without_spines_meet_in_hosts_alone() -> None:
+    """Another rail is reached inside a host, not over switches; more hosts than a leaf has ports down are refused."""
+    fabric = compile_graph(build(replace(SMALL, spines=0, hosts=SMALL.hosts_per_group)))
+    assert not fabric.nodes.of_kind("spine")
+    (way,) = passes(fabric, "host0/gpu0", "host3/gpu0")
+    assert way == {"group0/leaf0"} and len(fabric.route("host0/gpu0", "host3/gpu7"))
+    with pytest.raises(InputError, match="no spine joins groups"):
+        replace(SMALL, spines=0, hosts=SMALL.hosts_per_group + 1)
 
 
 def test_the_bundled_cluster_scales() -> None:

@@ -10,6 +10,7 @@ selector                                 what it means
 `nic[host3]`, `nvlink[gpu0]`             those in one host, or at one node
 `gpu[17]`, `leaf[0-3,7]`, `nic[host0.3]` those of a number in the cluster, or in a host
 `host3`, `host3/nic0`                    every link in or at a host, or at a node
+`plane0`, `group1`                       switches of a plane or a group, and every link at one
 `link[a->b]`, `a>b`                      one direction of one link
 `link[a-b]`, `a-b`                       both directions of it
 =======================================  ==================================================================
@@ -73,7 +74,8 @@ def resolve(fabric: Fabric, selector: str) -> Selection:
         return _whole(fabric, [selector])
     if selector in fabric.hosts:
         return _whole(fabric, _inside(fabric, selector))
-    return Selection(_link(fabric, selector))
+    unit = [name for name in nodes.names if name.startswith(f"{selector}/")]
+    return _whole(fabric, unit) if unit else Selection(_link(fabric, selector))
 
 
 #: Kinds that many clusters have: who names one has not mistyped another.

@@ -156,9 +156,14 @@ def _way_out(
     if reported is not None:
         raw[nics] = reported
     slots = [j for j, kind in enumerate(kinds) if kind == "pcie"]
+    whole = _slowest(raw / share, nics, slots)
+    # A NIC whose ports are in several planes is one to NCCL: its first port stands for it, as wide as all.
+    src = fabric.links.src[links]
+    raw[nics] = [raw[nics][src[nics] == src[j]].sum() for j in nics]
+    nics = sorted({src[j]: j for j in reversed(nics)}.values())
     return _WayOut(
         tuple(int(links[j]) for j in nics),
-        _slowest(raw / share, nics, slots),
+        whole,
         _slowest(raw, nics, slots),
         _near(fabric, links, gpu),
         "c2c" in kinds,
