@@ -40,6 +40,7 @@ MACHINE = {
     "taken": (4e-10, 1e-12, 1e-8),
     "hop": (1e-5, 1e-8, 1e-4),
     "light": (0.2, 1e-3, 1.0),
+    "pair": (6e-6, 1e-8, 1e-4),
 }
 LIGHT = 0.3  # weight of sizes below 1 MiB, which no limit judges
 

@@ -140,7 +140,8 @@ class Tcp:
 
     `taken`: a byte that a thread receives between those it sends. `hop`: a hop over NCCL's own guess of it. `light`:
     what a message of LL or LL128 costs the thread over one of Simple. 0, 0 and 1 where nothing was fitted to them.
-    `sent`: bytes of a connection that the sender's kernel holds.
+    `sent`: bytes of a connection that the sender's kernel holds. `pair`: what more a message between pairs costs the
+    thread; it waits for no step of a ring.
     """
 
     send: float
@@ -154,6 +155,7 @@ class Tcp:
     hop: float = 0.0
     light: float = 1.0
     sent: float = 0.0
+    pair: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,8 @@ def plan(
     group = group_of(fabric, ranks, settings)
     if not measured(group, fabric, settings, tokens) or size <= 0:
         return None
-    inside, over = curve(fabric.gpu_model, tokens.way), curve(HOSTS, tokens.way)
+    inside: Any = curves()[fabric.gpu_model][tokens.way]
+    over: Any = curves()[HOSTS][tokens.way]
     latency = inside.start + inside.start_byte * tokens.size
     work, nic = seconds_of_sms(inside, tokens), 1.0
     if group.nodes > 1:
@@ -152,11 +153,6 @@ def _relayed(group: Group, fabric: Any, fan: float) -> tuple[np.ndarray, np.ndar
         for rail in place.T:
             total += fabric.exchange(rail, rail, 1.0 / group.nodes)
     return paths.used(total)
-
-
-def curve(name: str, way: str) -> Any:
-    """`Inside` of a GPU, or `Over`, of a way."""
-    return curves()[name][way]
 
 
 @cache

@@ -85,7 +85,7 @@ def test_more_takes_longer(way: str, count: float, more: float, sms: int) -> Non
     time = seconds(fabric, tokens)
     assert seconds(fabric, replace(tokens, count=count * more)) > time
     assert seconds(fabric, replace(tokens, sms=sms + 1)) <= time
-    inside = deepep.curve("h100", way)
+    inside = deepep.curves()["h100"][way]
     links = count * tokens.size * tokens.ranks * 7 / 8 / 450e9
     assert time > max(deepep.seconds_of_sms(inside, tokens), links)
 
@@ -108,7 +108,7 @@ def test_slower_links(hosts: int, kind: str) -> None:
 def test_exchanges_that_were_held_out(gpu: str, way: str) -> None:
     """On one host the law is 4 to 7 % off in the median where nothing was fitted."""
     rows = rows_of(ROWS / "exchanges.parquet")[gpu, way].on(deepep.PER_HOST)
-    law = np.array([getattr(deepep.curve(gpu, way), key) for key in KEYS])
+    law = np.array([getattr(deepep.curves()[gpu][way], key) for key in KEYS])
     errors = np.abs(np.expm1(np.log(rows.inside(law)) - rows.measured))
     assert len(errors) > 50 and np.median(errors) < 0.08
 

@@ -97,10 +97,11 @@ def depth(nodes: int) -> int:
 def waits(group: Group, proto: str) -> float:
     """Seconds that inner hosts of a tree add: one proxy takes from two children, and serves them, one by one.
 
-    The root has one child, so the last of `depth` edges up and down passes depth - 1 hosts of two.
+    The root has one child, so the last of `depth` edges up and down passes depth - 1 hosts of two. Steps hide the rest.
     """
     network = group.network
     each = network.posting(proto) or network.cluster_facts.net_message or 0.0
+    each = min(each, network.hop(proto) or each)
     return 2 * max(0, depth(group.nodes) - 1) * each
 
 
@@ -153,7 +154,8 @@ def chunk_of(
 ) -> float:
     """Bytes per step of a channel that moves `share`: a FIFO slot, or less, so that deep trees fill (enqueue.cc)."""
     chunk = protocols.slot(proto, buffer)
-    if proto == "Simple" and group.nodes > 1 and group.network.cluster_facts.net_queue:
+    facts = group.network.cluster_facts
+    if proto == "Simple" and group.nodes > 1 and (facts.net_queue or facts.tcp):
         # Depth as NCCL counts it. Where nothing says how long chunks wait, the filling of whole slots stands for that.
         hops = int(group.per_node) - 1 + int(math.log2(group.nodes))
         for times, least in ((8, 131_072), (4, 65_536), (1, 32_768)):

@@ -67,6 +67,8 @@ def _by_sockets(
 ) -> Plan:
     tcp, usage = tcp_of(fabric), _goodput(plan, fabric, machine.of(fabric))
     each, own = message_time(traffic, plan.proto, tcp, settings)
+    if plan.algo == "pairwise" and tcp.pair:
+        each, own = each + traffic.data * tcp.pair, 0.0
     own += _outside(fabric, group)
     rate = plan.size / (traffic.rounds * each)
     plan = replace(plan, usage=usage, rate_cap=rate, latency=0.0)
@@ -95,13 +97,13 @@ def _through_kernels(plan: Plan, traffic: Traffic, tcp: Tcp, each: float) -> Pla
 def _delay(
     plan: Plan, traffic: Traffic, fabric: Any, each: float, own: float, moving: float
 ) -> float:
-    """Seconds that the operation takes beside the time for which its bytes are moving."""
+    """Seconds that the operation takes beside the time for which its bytes move; messages are sent on whole."""
     start, step = _start_and_step(plan, machine.of(fabric))
     fixed = start + traffic.local * step
+    path = fixed + traffic.remote * (own + each)
     if network.has_token_bucket(fabric):
-        path = fixed + traffic.remote * (own + each)
         return max(0.0, max(path, start + traffic.rounds * each) - moving)
-    return fixed + traffic.remote * _visible(traffic, own, moving)
+    return max(fixed + traffic.remote * _visible(traffic, own, moving), path - moving)
 
 
 def _visible(traffic: Traffic, own: float, moving: float) -> float:
