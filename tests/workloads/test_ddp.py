@@ -7,6 +7,7 @@ same name (validation/cases/h200): rebuilt_bucket_sizes and rebuilt_per_bucket_p
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any
 
@@ -18,6 +19,7 @@ from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import ModelSpec, load_model
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.tensor import ExpertParallel
+from prestep.workloads.sharding.buckets import BucketPolicy
 from prestep.workloads.sharding.ddp import DistributedDataParallel
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.convnet import ResNet
@@ -43,10 +45,10 @@ class Logged(DistributedDataParallel):
         super().__init__(*arguments)
         self.log: list[tuple[float, list[int]]] = []
 
-    def _reduce(self) -> None:
+    def _reduce(self, members: Sequence[Tensor], size: float) -> None:
         index = {id(p): i for i, p in enumerate(self.parameters)}
-        self.log.append((self.open, [index[id(p)] for p in self.members]))
-        super()._reduce()
+        self.log.append((size, [index[id(p)] for p in members]))
+        super()._reduce(members, size)
 
 
 def net_of(t: Tape, m: ModelSpec, ep: int) -> tuple[list[Tensor], Tensor]:
@@ -74,9 +76,9 @@ def buckets(
     m: ModelSpec, cap: float, first: float, ep: int = 1
 ) -> list[tuple[float, list[int]]]:
     """The buckets of one backward pass."""
-    t = Tape(0, Shared(), defaultdict(float))
+    t, policy = Tape(0, Shared(), defaultdict(float)), BucketPolicy(cap, first)
     parameters, loss = net_of(t, m, ep)
-    wrapped = Logged(t, parameters, Group("dp", WORLD, [WORLD], 1), cap, first, True)
+    wrapped = Logged(t, parameters, Group("dp", WORLD, [WORLD], 1), policy, True)
     t.backward(loss, Tensor(None, loss.shape))
     wrapped.after_backward()
     return wrapped.log

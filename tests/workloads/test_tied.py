@@ -7,6 +7,7 @@ import pytest
 from prestep.sim.predict import predict
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.sharding.buckets import BucketPolicy
 from prestep.workloads.sharding.ddp import DistributedDataParallel
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.recorder import Shared
@@ -119,7 +120,7 @@ def test_ddp_reduces_the_table_in_the_last_bucket() -> None:
     made = Recorded(tied=True)
     t, group = made.tape, Group("dp", (0, 1), [(0, 1)], 1)
     ddp = DistributedDataParallel(
-        t, made.net.parameters, group, 2.0**20, 2.0**20, view=True
+        t, made.net.parameters, group, BucketPolicy(2.0**20), view=True
     )
     made.step()
     ddp.after_backward()

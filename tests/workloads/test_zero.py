@@ -136,6 +136,21 @@ def test_zero1_reduces_once_a_step() -> None:
     )
 
 
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("way", ["ddp", "zero1", "zero2"])
+def test_what_is_reduced_beside_backward_is_not_reduced_again(
+    way: str, precision: str
+) -> None:
+    """overlap_comm sends the same bytes earlier, and gathers of parameters are the optimizer's alone."""
+    both = "overlap_grad_reduce", "overlap_param_gather"
+    there, beside = (
+        scenario(way, training={"precision": precision}, megatron=switches)
+        for switches in ({}, dict.fromkeys(both, True))
+    )
+    for op in ("all_reduce", "reduce_scatter", "all_gather"):
+        assert sent(beside, op) == pytest.approx(sent(there, op), rel=1e-12)
+
+
 @pytest.mark.parametrize("way", ["zero1", "zero2"])
 @pytest.mark.parametrize("framework", ["deepspeed", "megatron"])
 def test_one_replica_has_nothing_to_shard(way: str, framework: str) -> None:
@@ -184,7 +199,7 @@ def test_a_host_that_waits_adds_its_time() -> None:
                     way,
                     dp=2,
                     pp=pp,
-                    megatron={"launch_blocking": True},
+                    megatron={"launch_blocking": True, "bucket_size": 50_000_000},
                     cluster={"host_factor": factor},
                 )
             )

@@ -9,23 +9,24 @@ from prestep.workloads.job import JobSpec
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.megatron import optimizer, torch_optimizer
 from prestep.workloads.megatron.rank import DataParallel, Rank
-from prestep.workloads.megatron.replicated import Replicated
-from prestep.workloads.megatron.zero import Zero, Zero2, added_by_buckets
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.sharding import layers
+from prestep.workloads.sharding import layers, replicated
+from prestep.workloads.sharding.replicated import added_by_buckets
 
 FSDP = ("fsdp", "zero3")
+STAGES = {"zero1": 1, "zero2": 2}  # those that keep parameters whole
 
 
-def _of_megatron(rank: Rank, replicated: type[Replicated]) -> DataParallel:
-    """Fully sharded where asked, ZeRO-2, or whole parameters reduced as ``replicated`` does."""
+def _of_megatron(rank: Rank, deepspeed: bool = False) -> DataParallel:
+    """Fully sharded where asked, or whole parameters whose gradients Megatron or DeepSpeed reduces."""
     p = rank.s.parallel
     several = rank.dp.size > 1 or p.offload != "none"
     if p.data_parallel in FSDP and several:
         return layers.megatron(rank, shards_of(rank))
-    if p.data_parallel == "zero2":
-        return Zero2(rank)
-    return replicated(rank, sharded=p.data_parallel == "zero1")
+    stage = STAGES.get(p.data_parallel or "", 0)
+    if deepspeed or stage == 2:
+        return replicated.deepspeed(rank, stage)
+    return replicated.megatron(rank, sharded=stage == 1)
 
 
 def shards_of(rank: Rank) -> int:
@@ -57,9 +58,7 @@ class Engine:
         What a rank holds between steps, and the optimizer's step.
     """
 
-    data_parallel: Callable[[Rank], DataParallel] = lambda rank: _of_megatron(
-        rank, Replicated
-    )
+    data_parallel: Callable[[Rank], DataParallel] = _of_megatron
     gathers: int = 1
     owns_gradients: bool = False
     serial: bool = False
@@ -84,7 +83,7 @@ MEGATRON = Engine()
 # It keeps its own output in parts too. Gathered ones (PartitionedTensor.full of runtime/utils.py) are zeroed, gathered
 # by PyTorch into a buffer of its own, copied out of it, and cloned: a byte written and two copies.
 DEEPSPEED = Engine(
-    lambda rank: _of_megatron(rank, Zero),
+    lambda rank: _of_megatron(rank, deepspeed=True),
     gathers=2,
     owns_gradients=True,
     serial=True,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from prestep.workloads import orthogonal
-from prestep.workloads.megatron import host_optimizer
-from prestep.workloads.megatron.buckets import QUANTIZED
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.rank import Rank
 from prestep.workloads.megatron.state_types import state_types
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.orthogonal import Matrices
+from prestep.workloads.sharding import host_optimizer
+from prestep.workloads.sharding.layer_buckets import QUANTIZED
 
 # Bytes of a parameter in fp32, and of each of its moments; moments that AdamW keeps.
 FP32, ADAMW_MOMENTS = 4, 2

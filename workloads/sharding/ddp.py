@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import storages
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.sharding.buckets import BucketPolicy, Filling, cut
 from prestep.workloads.torch.functional import launch_elementwise
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -30,8 +31,8 @@ class DistributedDataParallel:
 
     Parameters
     ----------
-    bucket_cap, first_bucket : float
-        Bytes at which a bucket closes (PyTorch: a bucket may exceed it by its last gradient).
+    policy : BucketPolicy
+        Bytes at which buckets close.
     view : bool
         ``gradient_as_bucket_view``: gradients live in the buckets.
     stream : str
@@ -45,35 +46,24 @@ class DistributedDataParallel:
         t: Tape,
         parameters: list[Tensor],
         group: Group,
-        bucket_cap: float,
-        first_bucket: float,
+        policy: BucketPolicy,
         view: bool,
         stream: str = STREAM,
         beside: DistributedDataParallel | None = None,
     ) -> None:
         self.stream, self.beside = stream, beside
         self.t, self.group, self.view = t, group, view
-        self.cap, self.first = bucket_cap, first_bucket
-        self.open = 0.0
-        self.closed = 0
-        self.pending = 0
-        self.members: list[Tensor] = []
+        self.filling, self.cap = Filling[Tensor](policy, self._reduce), policy.size
         self.sync = True
         self.parameters = parameters
         owner = "gradients" if view else "buffers"
-        self.buckets = storages(t.memory, self._sizes(), owner)
+        # Gradients become ready from the last parameter on.
+        coming = ((p, p.stored_size) for p in reversed(parameters))
+        sizes = [size for _, size in cut(policy, coming) if size]
+        self.buckets = storages(t.memory, sizes, owner)
         t.memory.rebuilt += [bucket.block for bucket in self.buckets]
         for p in parameters:
             p.on_grad = self._ready
-
-    def _sizes(self) -> list[float]:
-        """Bytes of the buckets: gradients become ready from the last parameter on."""
-        sizes = [0.0]
-        for p in reversed(self.parameters):
-            sizes[-1] += p.stored_size
-            if sizes[-1] >= (self.first if len(sizes) == 1 else self.cap):
-                sizes.append(0.0)
-        return [size for size in sizes if size]
 
     @property
     def sync(self) -> bool:
@@ -100,16 +90,10 @@ class DistributedDataParallel:
         launch_elementwise(t, "div", p.elements, 2 * p.stored_size)
         if self.view:
             p.grad = Tensor(None, p.shape, p.stored)  # its memory is the bucket's
-        self.open += p.stored_size
-        self.members.append(p)
-        self.pending += 1
-        if self.open >= (self.first if self.closed == 0 else self.cap):
-            self._reduce()
+        self.filling.add(p, p.stored_size)
 
-    def _reduce(self) -> None:
-        self.group.collective(self.t, "all_reduce", self.open, self.stream)
-        self.open, self.members = 0.0, []
-        self.closed += 1
+    def _reduce(self, members: Sequence[Tensor], size: float) -> None:
+        self.group.collective(self.t, "all_reduce", size, self.stream)
 
     def after_backward(self) -> None:
         """Reduces the last bucket; the compute stream waits for all of them."""
@@ -117,11 +101,10 @@ class DistributedDataParallel:
             self.beside.after_backward()
         if not self.sync:
             return
-        if self.open > 0:
-            self._reduce()
+        self.filling.close()
+        self.filling.closed = 0
         self.t.cpu("ddp_finalize")
         self.t.wait(self.t.record(self.stream))
-        self.closed = 0
         if not self.view:
             for p in self.parameters:
                 launch_elementwise(self.t, "copy", p.elements, 2 * p.stored_size)
@@ -137,11 +120,15 @@ def wrap(
 ) -> DistributedDataParallel:
     """DDP over what all replicas share; experts spread over them have one of their own, over those with the same."""
     first, cap = parallel.bucket_caps
-    view, beside = parallel.gradient_as_bucket_view, None
+    policy, view, beside = (
+        BucketPolicy(cap, first),
+        parallel.gradient_as_bucket_view,
+        None,
+    )
     if experts and copies is not None and copies.size > 1:
         own = list(experts)
-        beside = DistributedDataParallel(t, own, copies, cap, first, view, EXPERTS)
-    return DistributedDataParallel(t, shared, group, cap, first, view, STREAM, beside)
+        beside = DistributedDataParallel(t, own, copies, policy, view, EXPERTS)
+    return DistributedDataParallel(t, shared, group, policy, view, STREAM, beside)
 
 
 def first_buckets_held(warmup: int, step_time: float) -> bool:

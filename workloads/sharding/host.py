@@ -21,6 +21,8 @@ ON_HOST = "host optimizer"
 #: kernel: ten passes, and temporaries that the host's allocator hands out anew. Fitted on an H100's host: 155 bytes
 #: with 16 threads, 227 with one, for 28 (lab/cases/offload).
 LOOP = 190.0 / 28.0
+FP32 = 4
+ADAM = 28  # bytes of an element in fp32: three numbers of a parameter's size and four of a moment's
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,11 @@ class HostMemory:
         elements = sum(p.elements for p in tensors)
         moved = 3.0 * self.wide + 2.0 * rule.moments * moment
         self._work(UPDATE_ON_HOST, elements * moved * (1.0 if fused else LOOP))
+
+    def update_partition(self, elements: int, narrow: int) -> None:
+        """DeepSpeed's step on so many elements: gradients scaled, Adam, and parameters cast to `narrow` bytes."""
+        for moved in (2 * FP32, ADAM, FP32 + narrow):
+            self.pass_over(float(moved * elements))
 
     def _work(self, what: str, size: float) -> None:
         """Work of the CPU for which the host waits."""

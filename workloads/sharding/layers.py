@@ -23,13 +23,13 @@ from functools import partial
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.megatron.elementwise import pass_over
-from prestep.workloads.megatron.host_optimizer import sums_of
 from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.rank import DataParallel, Held, Rank, split
 from prestep.workloads.megatron.units import Unit
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.sharding import fsdp
+from prestep.workloads.sharding.host_optimizer import sums_of
 from prestep.workloads.sharding.policy import Mesh, Part, Policy, Streams
 from prestep.workloads.sharding.unit import Flow, ShardedUnit
 

@@ -24,8 +24,9 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.host_costs import buckets
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.sharding.buckets import BucketPolicy, Filling
 from prestep.workloads.sharding.ddp import STREAM
-from prestep.workloads.sharding.host import HostMemory
+from prestep.workloads.sharding.host import ADAM, HostMemory
 from prestep.workloads.torch.functional import launch_elementwise
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -42,7 +43,6 @@ WIDENED: Operation = ("copy", "", "bf16>fp32", 6)
 NARROWED: Operation = ("copy", "", "fp32>bf16", 6)
 #: Gradients scaled, in place.
 SCALED: Operation = ("mul", "", "fp32", 8)
-ADAM = 28  # bytes of an element in fp32: three numbers of a parameter's size and four of a moment's
 WIDE = 4  # bytes of a number of the partition
 
 
@@ -79,15 +79,19 @@ class ZeroPartitions:
         self.host, self.last = host, last
         self.t, self.parameters, self.group, self.stage = t, parameters, group, stage
         self.bucket, self.sync = BUCKETS["reduce"], True
+        policy = BucketPolicy(self.bucket, fits=True)
+        self.filling = Filling[Tensor](policy, self._reduce)
         self.cap = float(self.bucket * t.itemsize)
-        self.filled = 0
         self.total = sum(p.elements for p in parameters)
         self.flat: list[Storage] = []  # buckets, during a backward pass
         self.states = self._resident()
-        self.members: list[Tensor] = []
         self.partition: Storage | None = None  # gradients of its partition
         for p in parameters:
             p.on_grad = self._ready
+        self.set_up()
+
+    def set_up(self) -> None:
+        """What else is there from the start, where parameters are sharded."""
 
     def _resident(self) -> list[Storage]:
         """Weights in fp32 and both moments of this rank's partition; with a host, room for the largest gradient.
@@ -131,13 +135,11 @@ class ZeroPartitions:
         t = self.t
         t.cpu("zero_param")
         self._set_up_buckets()
-        if self.filled + p.elements > self.bucket:
-            self._reduce()
+        self.filling.make_room(p.elements)
         if p.elements <= self.bucket:
             launch_elementwise(t, "copy", p.elements, 2.0 * p.size)
             p.grad = None  # what is left of it is in the bucket
-        self.filled += p.elements
-        self.members.append(p)
+        self.filling.add(p, p.elements)
 
     def _set_up_buckets(self) -> None:
         """The first gradient of a backward pass finds whole buckets (setup_buckets)."""
@@ -145,13 +147,10 @@ class ZeroPartitions:
             memory, size = self.t.memory, float(self.bucket * self.t.itemsize)
             self.flat = [Storage(memory, size, "buffers") for _ in range(self.buffers)]
 
-    def _reduce(self) -> None:
+    def _reduce(self, members: Sequence[Tensor], elements: float) -> None:
         """The bucket is divided and all-reduced on a stream of its own; this rank's part is copied out of it."""
-        n, size = self.filled, float(self.filled * self.t.itemsize)
-        members, self.filled, self.members = self.members, 0, []
-        if not n:
-            return
-        t = self.t
+        t, n = self.t, int(elements)
+        size = float(n * t.itemsize)
         t.wait(t.record(), STREAM)
         t.cpu("zero_bucket")
         t.launch(Kernel("div", (n,), bytes=2.0 * size), STREAM)
@@ -209,7 +208,7 @@ class ZeroPartitions:
         """The rest is reduced, and the host waits for all of it."""
         if not self.sync and self.stage == 1:
             return
-        self._reduce()
+        self.filling.close()
         self.t.cpu("zero_bucket")
         self.t.wait(self.t.record(STREAM))
         self.t.synchronize()
@@ -256,10 +255,8 @@ class ZeroPartitions:
     def _update_on(self, host: HostMemory, n: int, stream: str) -> None:
         """So many elements scaled, updated and cast by the CPU, and on their way to the GPU."""
         narrow = self.t.itemsize
-        host.pass_over(2.0 * WIDE * n)
         self.t.cpu("optimizer_step")
-        host.pass_over(float(ADAM * n))
-        host.pass_over(float((WIDE + narrow) * n))
+        host.update_partition(n, narrow)
         host.to_gpu(n, stream, narrow)
 
     def _adam(self, n: int) -> None:

@@ -22,7 +22,6 @@ from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.parallel.group import Group
 from prestep.workloads.sharding.course import Coordinator, with_hook
 from prestep.workloads.sharding.host import HostMemory
 from prestep.workloads.sharding.zero import (
@@ -35,7 +34,7 @@ from prestep.workloads.sharding.zero import (
     WIDENED,
     ZeroPartitions,
 )
-from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch.tape import Tensor
 
 #: Streams: of copies around all-gathers, of the all-gathers, and of all that is done to gradients.
 COPIES, GATHER, REDUCE = "zero all-gather", "nccl all-gather", "zero reduce"
@@ -78,23 +77,6 @@ class ShardedParameters(ZeroPartitions):
     buffers = 1  # it is reduced before the next gradient comes; it stays between steps
     coordinator: Coordinator
 
-    def __init__(
-        self,
-        t: Tape,
-        parameters: list[Tensor],
-        group: Group,
-        stage: int,
-        host: HostMemory | None = None,
-        last: int = 0,
-    ) -> None:
-        super().__init__(t, parameters, group, stage, host, last)
-        self._set_up_buckets()
-        self.numbers = {id(p): number for number, p in enumerate(parameters)}
-        self.under_way: dict[int, Gathering] = {}
-        self.whole: dict[int, Storage] = {}
-        for p in parameters:
-            p.storage = None
-
     def _resident(self) -> list[Storage]:
         """A part of the parameters; and of gradients, weights in fp32 and moments, unless the host has them."""
         narrow = float(self.t.itemsize * self.own)
@@ -104,6 +86,15 @@ class ShardedParameters(ZeroPartitions):
             return kept
         kept.append(Storage(self.t.memory, narrow, "gradients"))
         return kept + super()._resident()
+
+    def set_up(self) -> None:
+        """Parameters are parts from now on."""
+        self._set_up_buckets()
+        self.numbers = {id(p): number for number, p in enumerate(self.parameters)}
+        self.under_way: dict[int, Gathering] = {}
+        self.whole: dict[int, Storage] = {}
+        for p in self.parameters:
+            p.storage = None
 
     def follow(self, course: Sequence[Sequence[int]]) -> None:
         """Knows from now on in which order modules run, and hangs its hooks on them."""
@@ -221,24 +212,19 @@ class ShardedParameters(ZeroPartitions):
         """A gradient is there: a copy of it into the bucket, which is reduced first if it cannot take it."""
         t = self.t
         t.cpu("zero3_gradient")
-        if self.filled and self.filled + p.elements > self.bucket:
-            self._reduce()
+        self.filling.make_room(p.elements)
         t.wait(t.record(), REDUCE)
-        self.filled += p.elements
-        self.members.append(p)
-        if self.filled <= self.bucket:
+        self.filling.add(p, p.elements)
+        if self.filling.size <= self.bucket:
             t.cpu("zero3_operation", CUT_IN)
             with t.on_stream(REDUCE):
                 self._copy(p.size)
             p.grad = None
 
-    def _reduce(self) -> None:
+    def _reduce(self, members: Sequence[Tensor], elements: float) -> None:
         """The bucket's gradients, ordered by the ranks that get them, are divided, scattered, and copied or added."""
-        members, n = self.members, self.filled
-        self.filled, self.members = 0, []
-        if not n:
-            return
-        t, size = self.t, float(n * self.t.itemsize)
+        t, n = self.t, int(elements)
+        size = float(n * t.itemsize)
         t.cpu("zero3_reduce")
         with t.on_stream(REDUCE):
             if len(members) > 1:
@@ -291,7 +277,7 @@ class ShardedParameters(ZeroPartitions):
 
     def after_backward(self) -> None:
         """The rest is reduced, and the host waits for it."""
-        self._reduce()
+        self.filling.close()
         self.t.wait(self.t.record(REDUCE))
         self.t.synchronize(REDUCE)
 

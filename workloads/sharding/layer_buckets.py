@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 
 from prestep.workloads.megatron.rank import Rank, Weights
 from prestep.workloads.megatron.units import Unit
+from prestep.workloads.sharding.buckets import BucketPolicy, cut
 
 # Units whose parameters may be kept in 8 bits.
 QUANTIZED = ("layer", "further")
@@ -87,13 +88,13 @@ def total(rank: Rank, parts: Sequence[Part]) -> Bucket:
     return everything
 
 
-def bucketed(rank: Rank, parts: Sequence[Part], size: int) -> Bucketed:
-    """A chunk in buckets of so many parameters, or a few more."""
+def bucketed(rank: Rank, parts: Sequence[Part], policy: BucketPolicy) -> Bucketed:
+    """A chunk in the buckets of a policy."""
     runs = list(_runs(parts))
     apart = {unit.name for unit, _ in runs if _apart(rank, unit)}
     if len(apart) == len({unit.name for unit, _ in runs}):
         apart = set()
-    buckets, owners = _filled(rank, runs, apart, size)
+    buckets, owners = _filled(rank, runs, apart, policy)
     return Bucketed(tuple(buckets), tuple(_stretches(runs, owners, len(buckets))))
 
 
@@ -105,20 +106,27 @@ def _runs(parts: Sequence[Part]) -> Iterator[tuple[Unit, bool]]:
 
 
 def _filled(
-    rank: Rank, runs: Sequence[tuple[Unit, bool]], apart: set[str], size: int
+    rank: Rank,
+    runs: Sequence[tuple[Unit, bool]],
+    apart: set[str],
+    policy: BucketPolicy,
 ) -> tuple[list[Bucket], list[list[int]]]:
     """Buckets in the order of the forward pass, and those of each run's parameters, from its first one on."""
-    buckets = [Bucket()]
     owners: list[list[int]] = [[] for _ in runs]
-    for at in reversed(range(len(runs))):
-        unit, brings = runs[at]
-        if not brings or unit.name in apart:
-            continue
-        for weights in reversed(list(_pieces(rank, unit))):
-            if buckets[-1].reduced.total >= size:
-                buckets.append(Bucket())
-            buckets[-1] += Bucket(weights, _bytes(rank, unit, weights))
-            owners[at].append(len(buckets) - 1)
+    pieces = [
+        ((at, weights), float(weights.total))
+        for at, (unit, brings) in reversed(list(enumerate(runs)))
+        if brings and unit.name not in apart
+        for weights in reversed(list(_pieces(rank, unit)))
+    ]
+    buckets = []
+    for number, (members, _) in enumerate(cut(policy, pieces)):
+        bucket = Bucket()
+        for at, weights in members:
+            bucket += Bucket(weights, _bytes(rank, runs[at][0], weights))
+            owners[at].append(number)
+        buckets.append(bucket)
+    buckets = buckets or [Bucket()]
     for unit, brings in runs:
         if brings and unit.name in apart:
             buckets[-1] += total(rank, [(unit, 1)])

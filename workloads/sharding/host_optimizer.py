@@ -17,10 +17,11 @@ from math import ceil
 
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.rank import Rank
+from prestep.workloads.sharding.host import ADAM, FP32
 
 TO_HOST, TO_GPU = "optimizer to host", "optimizer to gpu"
-#: Bytes of a number in fp32 and in 16 bits, and of the host's memory that Adam moves for an element.
-FP32, NARROW, ADAM = 4, 2, 28.0
+#: Bytes of a number in 16 bits.
+NARROW = 2
 
 
 def elements(rank: Rank, states: int) -> int:
@@ -32,7 +33,7 @@ def elements(rank: Rank, states: int) -> int:
 class HostSums:
     """Sums of gradients in the host's memory, where DeepSpeed's stages 2 and 3 send what each microbatch has reduced.
 
-    As `prestep.workloads.sharding.zero_offload` has it from the engine's source: the sum so far is fetched, added to
+    As `prestep.workloads.sharding.zero` has it from the engine's source: the sum so far is fetched, added to
     and returned; behind the last microbatch it leaves for the optimizer in fp32. Stage 3 keeps sums even of one
     microbatch (``always``), and fetches the first at once.
     """
@@ -106,15 +107,11 @@ class HostOptimizer:
         """The CPU updates a part as soon as its gradients are there; it goes back beside the next one."""
         for n, arrived in zip(self.parts, self.arrived, strict=True):
             self.t.synchronize(event=arrived)
-            self._on_cpu(n)
-            self.host.to_gpu(n, TO_GPU, NARROW if self.of_deepspeed else FP32)
-            if not self.of_deepspeed:
-                pass_over(self.t, n, float((FP32 + NARROW) * n), TO_GPU)
+            if self.of_deepspeed:
+                self.host.update_partition(n, NARROW)
+                self.host.to_gpu(n, TO_GPU, NARROW)
+                continue
+            self.host.pass_over(float(ADAM * n))
+            self.host.to_gpu(n, TO_GPU, FP32)
+            pass_over(self.t, n, float((FP32 + NARROW) * n), TO_GPU)
         self.t.wait(self.t.record(TO_GPU))
-
-    def _on_cpu(self, n: int) -> None:
-        if self.of_deepspeed:
-            self.host.pass_over(2.0 * FP32 * n)
-        self.host.pass_over(ADAM * n)
-        if self.of_deepspeed:
-            self.host.pass_over(float((FP32 + NARROW) * n))
