@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from prestep.sim.collectives.constants import load
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.validation.formats import published_collectives, published_machines
 from prestep.validation.sets import collectives
 from prestep.validation.sets.collectives import validate_set
+from prestep.validation.sets.predict_collective import LAUNCH, predict_row
 from tests.conftest import ReportOf
 
 
@@ -51,6 +54,19 @@ def test_published_rows(tmp_path: Path) -> None:
     assert made.cases[0].prediction.algo == "ring"
     rows = published_collectives.read_csv(published(tmp_path, H100))
     assert rows[0].wanted == Nccl(version="2.27.5", nvls=False)
+
+
+def test_how_rows_were_timed(tmp_path: Path) -> None:
+    """One process launches GPU after GPU; a call through PyTorch that was timed alone has the host's way in it."""
+    small = H100 | {"size_bytes": "1024", "settings": "NCCL 2.27.5"}
+    one = small | {"settings": "NCCL 2.27.5; all_reduce_perf -g 8"}
+    lone = small | {"hardware": "AWS p6-b200"}
+    path = published(tmp_path, small, one, lone)
+    usual, launched, alone = published_collectives.read_csv(path)
+    assert predict_row(usual).time < predict_row(launched).time == 8 * LAUNCH
+    host = load("b200").tables["host"]["all_reduce"]
+    before = predict_row(replace(alone, alone=False)).time
+    assert predict_row(alone).time == pytest.approx(before + host)
 
 
 @pytest.mark.parametrize(

@@ -56,6 +56,10 @@ class Row:
         Why it cannot be compared.
     calls : int
         Calls through PyTorch, one after the other, whose mean time it is; 0: times on the GPU, or not known.
+    alone : bool
+        Whether each call through PyTorch was timed by itself: the host's way to the kernel is in it.
+    launches : int
+        GPUs whose kernels one thread launches, one after the other (nccl-tests -g).
     """
 
     label: str
@@ -76,6 +80,8 @@ class Row:
     skip: str = ""
     id: str = ""
     calls: int = 0
+    alone: bool = False
+    launches: int = 1
 
     @property
     def name(self) -> str:

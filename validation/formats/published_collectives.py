@@ -223,7 +223,11 @@ def _with_settings(
         wanted, ignored = settings_of(variables, row.op, version, where)
     except Unpredictable as error:
         return replace(row, skip=str(error))
-    return replace(row, wanted=wanted, ignored=ignored)
+    said = re.search(r"-g (\d+)", record["settings"])
+    launches = min(row.ranks, int(said[1]) if said else machine.launches)
+    return replace(
+        row, wanted=wanted, ignored=ignored, alone=machine.alone, launches=launches
+    )
 
 
 def _variables(record: Mapping[str, str], machine: Machine) -> dict[str, str]:

@@ -43,6 +43,10 @@ class Machine:
         Node counts that constants were fitted to.
     env : mapping
         Variables that the source says in words.
+    alone : bool
+        Whether calls through PyTorch were timed one by one.
+    launches : int
+        GPUs of one process, where the row's settings do not say it (-g).
     """
 
     name: str
@@ -57,6 +61,8 @@ class Machine:
     version: str = ""
     fitted_nodes: tuple[int, ...] = ()
     env: Mapping[str, str] | None = None
+    alone: bool = False
+    launches: int = 1
     note: str = ""
 
 
