@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -234,3 +235,43 @@ def sent_by_gpus(planned: Planned, run: Run) -> float:
     rows = np.flatnonzero(moved > 0)
     leaving = rows[gpu[fabric.ends[0][rows]]]
     return math.fsum(moved[leaving].tolist()) / len(run.start[0])
+
+
+_CHANGED = re.compile(r"gpu(?:\[.*\])?\.(clock|power_limit)=([\d.]+)(x|%)")
+
+
+def limit_note(
+    before: Energy | None, after: Energy | None, changes: Iterable[str]
+) -> str:
+    """Why a changed clock or power limit does more or less than one expects; "" where there is nothing odd.
+
+    ``changes`` are items such as "gpu.clock=0.95x".
+
+    Examples
+    --------
+    >>> limit_note(None, None, ["gpu.clock=2x"])
+    ''
+    """
+    asked = {
+        m[1]: float(m[2]) / (100 if m[3] == "%" else 1)
+        for m in map(_CHANGED.fullmatch, changes)
+        if m
+    }
+    if before is None or after is None or not asked:
+        return ""
+    limit, share = (
+        f"{before.gpu_limit:.0f} W",
+        f"{before.gpu_clock:.0%}".replace("%", " %"),
+    )
+    clock, power = asked.get("clock", 1.0), asked.get("power_limit", 1.0)
+    if power > 1 and not before.limited:
+        return f"The limit of {limit} does not hold this step back."
+    if power > 1 and not after.limited:
+        return f"The limit of {after.gpu_limit:.0f} W holds nothing back any more: the highest clock does."
+    held = f"the limit of {limit} keeps its clock at {share} of the highest in the mean"
+    if clock < 1 and before.limited:
+        return f"A lower clock costs less than one may expect: {held} anyway."
+    if clock > 1 and before.limited:
+        chip = "This stands for a faster chip that draws no more power"
+        return f"{chip}; the GPU as it is would gain less, for {held}."
+    return ""

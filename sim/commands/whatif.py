@@ -191,6 +191,7 @@ def _compared(
         "changed_kinds": [],
         "same_operations": False,
         "communication_alone": {"base": 0.0, "changed": 0.0},
+        "because": "",
         "choices": [],
     }
 

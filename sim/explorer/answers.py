@@ -19,6 +19,7 @@ from prestep.sim.exporters._html import sections, shares, timeline
 from prestep.sim.markup import element, markup
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, reported
+from prestep.sim.record.expected_error import with_expected_error
 from prestep.sim.spec.jobs import refuse
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.rules.layout import runs_of_layers
@@ -68,7 +69,7 @@ class Explorer:
 
     @cached_property
     def base(self) -> Prediction:
-        return reported(*self._executed(()))
+        return self._reported(())
 
     @cached_property
     def knobs(self) -> tuple[Knob, ...]:
@@ -149,7 +150,13 @@ class Explorer:
     def predicted(self, asked: Mapping[str, str]) -> Prediction:
         """The step as `prestep run` with the same `--set` predicts it."""
         sets = self.sets(asked)
-        return reported(*self._executed(sets)) if sets else self.base
+        return self._reported(sets) if sets else self.base
+
+    def _reported(self, sets: tuple[str, ...]) -> Prediction:
+        """The prediction with these changes, and how far off its like were."""
+        planned, run = self._executed(sets)
+        changed = self._changed(sets)
+        return with_expected_error(changed, planned, reported(planned, run))
 
     def _executed(self, sets: tuple[str, ...]) -> tuple[Planned, Run]:
         """The step with these changes, and how it ran; those of the last steps are kept."""
@@ -168,9 +175,18 @@ class Explorer:
         """The step with these changes, before it runs."""
         if not sets:
             return self.changes.base
-        changed = load_scenario(self.path, [*self.overrides, *sets])
+        changed = self._changed(sets)
         self._short(changed)
         return self.changes.of(changed)
+
+    def _changed(self, sets: tuple[str, ...]) -> Scenario:
+        """The scenario with these changes."""
+        every = [*self.overrides, *sets]
+        return self._scenarios.of(sets, lambda: load_scenario(self.path, every))
+
+    @cached_property
+    def _scenarios(self) -> Recent[Scenario]:
+        return Recent(MOST_RUN)
 
     def _short(self, changed: Scenario) -> None:
         """Refuse what takes minutes and gigabytes, unless the scenario itself is as large."""

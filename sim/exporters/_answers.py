@@ -89,14 +89,16 @@ def of_comparison(comparison: Mapping[str, Any]) -> str:
     after = float(comparison["changed"]["step_time"])
     gain = (before - after) / before if before else 0.0
     step, was = format_duration(after), format_duration(before)
+    why = f" {comparison['because']}" if comparison.get("because") else ""
     times = f"{step} a step " + ("as before" if step == was else f"instead of {was}")
     if abs(gain) < NOTHING:
         still = " No figure of the step moves." if comparison.get("unchanged") else ""
-        return f"The change saves nothing{_idle(comparison)}: {times}.{still}"
+        return f"The change saves nothing{_idle(comparison)}: {times}.{still}{why}"
     word = "less" if gain > 0 else "more"
     speed = f"{comparison['speedup']:.3f} times as fast"
     beside = _beside(comparison)
-    return f"With the change {times}, {percent(abs(gain))} {word}: {speed}.{beside}"
+    said = f"With the change {times}, {percent(abs(gain))} {word}: {speed}."
+    return f"{said}{beside}{why}"
 
 
 def _beside(comparison: Mapping[str, Any]) -> str:

@@ -135,7 +135,11 @@ def _trust_tile(result: Prediction) -> Tile:
     guesses = _guessed(result.uncertainty)
     near = result.expected_error
     if near is None:
-        return "expected error", "not known", f"no measured steps like it; {guesses}"
+        return (
+            "expected error",
+            "not known",
+            f"no measured steps like it were compared; {guesses}",
+        )
     text = f"on {near['n']} measured steps like it; {guesses}"
     return "expected error", percent(near["error"]), text
 

@@ -165,6 +165,7 @@ COMPARED = table(
         base=SECONDS,
         changed=SECONDS,
     ),
+    because=text("why a clock or a power limit does what it does; empty: nothing odd"),
     choices=items(
         of_class(
             Choice, "a kind of communication that NCCL runs otherwise after the changes"

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any, Generic, TypeVar
 
 from prestep.sim.analysis.choices import alone, changed_choices
+from prestep.sim.analysis.energy import limit_note
 from prestep.sim.analysis.json_text import finite
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.planning.planned import Planned
@@ -69,6 +70,7 @@ def beside(
             side: sum(alone(planned).values())
             for side, planned in (("base", one.planned), ("changed", other.planned))
         },
+        "because": limit_note(one.result.energy, other.result.energy, overrides),
         "choices": [
             asdict(choice) for choice in changed_choices(one.planned, other.planned)
         ],

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from prestep import cli
 from prestep.sim import api
 from prestep.sim.analysis.cost import Prices, cost_of
-from prestep.sim.analysis.energy import HELD, TRAFFIC
+from prestep.sim.analysis.energy import HELD, TRAFFIC, Energy, limit_note
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.changed import Speed, changed
@@ -180,3 +180,26 @@ def test_impossible_prices_are_refused(option: str) -> None:
     result = CliRunner().invoke(cli.main, ["run", SCENARIO, option])
     assert result.exit_code == 2
     assert option.split("=")[0] in result.output
+
+
+@pytest.mark.parametrize(
+    ("change", "limited", "told"),
+    [
+        ("gpu.clock=0.95x", (True, True), "costs less"),
+        ("gpu[3].clock=90%", (True, True), "88 % of the highest"),
+        ("gpu.clock=1.05x", (True, True), "draws no more power"),
+        ("gpu.power_limit=1.2x", (True, False), "holds nothing back"),
+        ("gpu.power_limit=1.2x", (False, False), "does not hold"),
+        ("gpu.clock=0.95x", (False, False), ""),
+        ("gpu.power_limit=0.8x", (True, True), ""),
+        ("gpu.flops=2x", (True, True), ""),
+    ],
+)
+def test_a_limit_explains_what_a_clock_does(
+    change: str, limited: tuple[bool, bool], told: str
+) -> None:
+    """Where the step goes another way than one expects, and only there."""
+    watts = (700.0, 700.0, True, 0.88, *[1.0] * 8, "fitted")
+    before, after = (replace(Energy(*watts), limited=held) for held in limited)
+    note = limit_note(before, after, [change])
+    assert (told in note) if told else not note
