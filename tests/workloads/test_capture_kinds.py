@@ -20,11 +20,17 @@ HEAD = """
 import torch, torch.nn as nn, torch.nn.functional as F
 D = "cuda"
 """
-SPARSE = """
+DATA = """
 e, b, l = nn.Embedding(1000, 32, sparse=True).cuda(), nn.EmbeddingBag(1000, 32, sparse=True).cuda(), nn.Linear(32, 1).cuda()
-o = [torch.optim.SparseAdam([*e.parameters()]), torch.optim.SGD([*b.parameters()], lr=0.1), torch.optim.Adam(l.parameters())]
+w = nn.Parameter(torch.randn(16, 16, dtype=torch.cfloat, device=D)); g = nn.GRU(8, 8).cuda(); c = nn.GRUCell(8, 8).cuda()
+o = [torch.optim.SparseAdam([*e.parameters()]), torch.optim.SGD([*b.parameters()], lr=0.1), torch.optim.Adam([w, *(p for m in (l, g, c) for p in m.parameters())])]
 for i in range(5):
-    x = torch.randint(0, 1000, (64, 4), device=D); y = l(e(x).mean(1) + b(x)).square().mean()
+    x = torch.randint(0, 1000, (64, 4), device=D); h = e(x).mean(1) + b(x); y = l(h).square().mean()
+    m = h > 0; u, back = torch.unique((h * 4).long(), return_inverse=True); k = h.nonzero()
+    y = y + h[m].mean() + torch.masked_select(h, m).mean() + h[k[:, 0]].mean() + h[h.sum(-1) > 0].mean()
+    z = torch.fft.rfft(torch.randn(8, 16, 30, device=D), dim=-1); q = torch.einsum("bix,io->box", z, w); y = y + torch.fft.irfft(q * torch.exp(1j * q.angle())).square().mean()
+    r = g(torch.randn(13, 4, 8, device=D))[0]; r = F.log_softmax(torch.stack([c(t) for t in r]), -1)
+    y = y + F.ctc_loss(r, torch.randint(1, 8, (4, 3), device=D), torch.full((4,), 13), torch.full((4,), 3))
     for q in o: q.zero_grad()
     y.backward()
     for q in o: q.step()
@@ -39,57 +45,46 @@ for i in range(5):
     c = torch.diag_embed(s[:, :4]); m = T.MultivariateNormal(h[:, :4], covariance_matrix=c @ c.mT); loss = loss + m.log_prob(m.rsample()).mean()
     o.zero_grad(); loss.backward(); o.step()
 """
-SHAPES = """
-l = nn.Linear(32, 32).cuda(); o = torch.optim.Adam(l.parameters())
-for i in range(5):
-    y = l(torch.randn(64, 32, device=D)); m = y > 0; u, back = torch.unique((y * 4).long(), return_inverse=True); k = y.nonzero()
-    loss = y[m].mean() + torch.masked_select(y, m).mean() + y[k[:, 0]].mean() + y[y.sum(-1) > 0].mean(); o.zero_grad(); loss.backward(); o.step()
-"""
-TRANSFORMS = """
+DERIVATIVES = """
 from torch.func import vmap, grad, jvp, jacrev, functional_call
-m = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).cuda(); o = torch.optim.SGD(m.parameters(), lr=0.1)
+m = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 1)).cuda(); c = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=True), nn.SiLU(), nn.ConvTranspose2d(8, 3, 3)).cuda()
+o = torch.optim.Adam([*m.parameters(), *c.parameters()])
 def f(p, x): return functional_call(m, p, (x[None],)).square().sum()
 for i in range(5):
     x = torch.randn(16, 8, device=D); p = dict(m.named_parameters()); g = vmap(grad(f), (None, 0))({k: v.detach() for k, v in p.items()}, x)
     _, t = jvp(lambda z: m(z).sum(), (x,), (torch.ones_like(x),)); J = vmap(jacrev(lambda z: m(z)[0]))(x)
-    o.zero_grad(); (J.square().mean() + t).backward(); o.step()
+    y = torch.randn(4, 3, 8, 8, device=D, requires_grad=True); g, = torch.autograd.grad(c(y).sum(), y, create_graph=True)
+    o.zero_grad(); (J.square().mean() + t + (g.flatten(1).norm(dim=1) - 1).square().mean()).backward(); o.step()
 """
-SECOND = """
-m = nn.Sequential(nn.Conv2d(3, 8, 3), nn.InstanceNorm2d(8, affine=True), nn.SiLU(), nn.ConvTranspose2d(8, 3, 3)).cuda(); o = torch.optim.Adam(m.parameters())
-for i in range(5):
-    x = torch.randn(4, 3, 8, 8, device=D, requires_grad=True); g, = torch.autograd.grad(m(x).sum(), x, create_graph=True)
-    o.zero_grad(); (g.flatten(1).norm(dim=1) - 1).square().mean().backward(); o.step()
+COMPILED = """
+m = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)).cuda(); f = torch.compile(m, dynamic=True, mode="max-autotune-no-cudagraphs"); o = torch.optim.Adam(m.parameters()); step = torch.compile(o.step)
+n = nn.Linear(32, 1).cuda(); p = torch.optim.LBFGS(n.parameters(), max_iter=3, line_search_fn="strong_wolfe"); x = torch.randn(64, 32, device=D)
+def closure(): p.zero_grad(); l = n(x).square().mean(); l.backward(); return l
+for i in range(5): o.zero_grad(); f(torch.randn(8 + i, 32, device=D)).square().mean().backward(); step(); p.step(closure)
 """
-DYNAMIC = """
-m = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)).cuda(); f = torch.compile(m, dynamic=True); o = torch.optim.Adam(m.parameters()); step = torch.compile(o.step)
-for i in range(5): o.zero_grad(); f(torch.randn(8 + i, 32, device=D)).square().mean().backward(); step()
+GRAPH = """
+m = nn.Sequential(nn.Linear(32, 64), nn.ReLU(), nn.Linear(64, 8)).cuda(); o = torch.optim.Adam(m.parameters(), capturable=True)
+x, y = torch.randn(16, 32, device=D), torch.randint(0, 8, (16,), device=D); s = torch.cuda.Stream(); s.wait_stream(torch.cuda.current_stream())
+def step(): o.zero_grad(set_to_none=True); l = F.cross_entropy(m(x), y); l.backward(); o.step(); return l
+with torch.cuda.stream(s): [step() for _ in range(4)]
+torch.cuda.current_stream().wait_stream(s); g = torch.cuda.CUDAGraph()
+with torch.cuda.graph(g): l = step()
+for i in range(6): x.copy_(torch.randn(16, 32)); g.replay(); print(l.item())
 """
-LBFGS = """
-m = nn.Linear(32, 1).cuda(); o = torch.optim.LBFGS(m.parameters(), max_iter=3, line_search_fn="strong_wolfe"); x = torch.randn(64, 32, device=D)
-def closure(): o.zero_grad(); l = m(x).square().mean(); l.backward(); return l
-for i in range(5): o.step(closure)
-"""
-COMPLEX = """
-w = nn.Parameter(torch.randn(16, 16, dtype=torch.cfloat, device=D)); o = torch.optim.Adam([w])
-for i in range(5):
-    z = torch.fft.rfft(torch.randn(8, 16, 30, device=D), dim=-1); q = torch.einsum("bix,io->box", z, w); y = torch.fft.irfft(q * torch.exp(1j * q.angle()))
-    o.zero_grad(); y.square().mean().backward(); o.step()
-"""
-ENDS = """
-m = nn.Linear(32, 32).cuda(); o = torch.optim.SGD(m.parameters(), lr=0.1)
-for i in range(9):
-    l = m(torch.randn(8, 32, device=D)).square().mean(); o.zero_grad(); l.backward(); o.step()
-    if i == 1: raise SystemExit
-"""
-LOSSES = """
-g = nn.GRU(8, 8).cuda(); o = torch.optim.Adam(g.parameters())
-for i in range(5):
-    y = F.log_softmax(g(torch.randn(13, 4, 8, device=D))[0], -1); l = F.ctc_loss(y, torch.randint(1, 8, (4, 3), device=D), torch.full((4,), 13), torch.full((4,), 3))
-    o.zero_grad(); l.backward(); o.step()
+WITHIN_BACKWARD = """
+class A(nn.Module):
+    def __init__(s): super().__init__(); s.q = nn.LazyLinear(192); s.o = nn.Linear(64, 64); s.n = nn.LayerNorm(64)
+    def forward(s, x):
+        q, k, v = (t.unflatten(-1, [4, 16]).transpose(1, 2) for t in s.q(s.n(x)).chunk(3, -1))
+        return x + s.o(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(-2))
+m = nn.Sequential(A(), A()).cuda(); m(torch.randn(2, 4, 64, device=D)); o = {p: torch.optim.SGD([p], lr=0.1) for p in m.parameters()}
+def hook(p): o[p].step(); o[p].zero_grad()
+for p in m.parameters(): p.register_post_accumulate_grad_hook(hook)
+for i in range(5): m(torch.nested.nested_tensor([torch.randn(n, 64) for n in (13, 40, 27)], layout=torch.jagged, device=D)).values().square().mean().backward()
 """
 KINDS = {
-    "sparse": SPARSE, "distributions": DISTRIBUTIONS, "shapes": SHAPES, "transforms": TRANSFORMS, "second": SECOND,
-    "dynamic": DYNAMIC, "lbfgs": LBFGS, "complex": COMPLEX, "ends early": ENDS, "losses": LOSSES,
+    "data": DATA, "distributions": DISTRIBUTIONS, "derivatives": DERIVATIVES, "compiled": COMPILED,
+    "within backward": WITHIN_BACKWARD,
 }  # fmt: skip
 IN_TURN = """
 a, b = nn.Linear(32, 32).cuda(), nn.Linear(32, 32).cuda(); p, q = torch.optim.SGD(a.parameters(), lr=0.1), torch.optim.SGD(b.parameters(), lr=0.1)
@@ -97,6 +92,7 @@ for i in range(6):
     x = torch.randn(8, 32, device=D)
     for _ in range(2): p.zero_grad(); a(x).square().mean().backward(); p.step()
     q.zero_grad(); b(x).tanh().mean().backward(); q.step()
+    if i == 2: raise SystemExit
 """
 
 
@@ -120,7 +116,7 @@ def test_a_program_of_any_kind_is_captured_and_predicted(
 def test_a_step_has_updates_of_all_optimizers_that_update_in_turn(
     tmp_path: Path,
 ) -> None:
-    """Two updates of one network for each of the other: three losses in a step."""
+    """Two updates of one network for each of the other: three losses in a step, of a program that ends early."""
     _, whole = recorded(tmp_path, IN_TURN)
     (rank,) = whole.ranks
     names = [
@@ -131,6 +127,20 @@ def test_a_step_has_updates_of_all_optimizers_that_update_in_turn(
     assert (
         names.count("aten.tanh.default") == 1 and names.count("aten.mean.default") == 3
     )
+
+
+def test_a_replay_of_a_recorded_graph_is_one_launch_of_all_its_kernels(
+    tmp_path: Path,
+) -> None:
+    """Steps that warm up do not count; a step copies its input, replays, and reads the loss."""
+    path, whole = recorded(tmp_path, GRAPH)
+    (rank,) = whole.ranks
+    kinds = [event.kind for event in rank.events]
+    replay, end = kinds.index("replay"), kinds.index("replay_end")
+    within = {each.kind for each in rank.events[replay + 1 : end]}
+    assert within == {"operate"} and end - replay > 20 and kinds.count("replay") == 1
+    step = predict(load_scenario(path, ["cluster.name=h200-host-4"])).step_time
+    assert 20e-6 < step < 400e-6
 
 
 READS = """

@@ -6,6 +6,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
+
 from prestep.sim.graph.kernel import STATED, Kernel
 from prestep.sim.graph.opgraph import OpGraph
 from prestep.workloads.capture.compiled_calls import CompiledCalls
@@ -94,11 +96,17 @@ def _kernels(operation: Operation, stated: Mapping[str, float]) -> tuple[Kernel,
 def _graph(
     recording: Recording, shared: Shared, programs: Mapping[int, _RankProgram]
 ) -> OpGraph:
+    rows = tuple(program.recorder.program() for program in programs.values())
+    streams = list(shared.streams)
+    if "compute" not in streams and streams:
+        # A program that keeps to a stream of its own: its kernels are the step's all the same.
+        used = np.bincount(np.concatenate([each.stream for each in rows]))
+        streams[int(used.argmax())] = "compute"
     return OpGraph(
-        tuple(program.recorder.program() for program in programs.values()),
+        rows,
         tuple(shared.kernels),
         tuple(shared.rendezvous.comms),
-        tuple(shared.streams),
+        tuple(streams),
         PHASES,
         {rank.rank: rank.represents for rank in recording.ranks},
     )
@@ -314,6 +322,13 @@ class _RankProgram:
     def _host_computes(self, values: Mapping[str, Any]) -> None:
         self.recorder.cpu("host_byte", values["bytes"])
 
+    def _replay(self, _: Mapping[str, Any]) -> None:
+        self.recorder.cpu("graph_launch")
+        self.recorder.captured = True
+
+    def _replayed(self, _: Mapping[str, Any]) -> None:
+        self.recorder.captured = False
+
     # -- memory ----------------------------------------------------------------------------------
     def _allocate(self, values: Mapping[str, Any]) -> None:
         storage, size = values["storage"], values["bytes"]
@@ -360,6 +375,8 @@ PLAY: dict[str, Callable[[_RankProgram, Mapping[str, Any]], None]] = {
     "waits_for_copy": _RankProgram._waits_for_copy,
     "host_computes": _RankProgram._host_computes,
     "barrier": _RankProgram._host_waits_all,
+    "replay": _RankProgram._replay,
+    "replay_end": _RankProgram._replayed,
     "batch": _RankProgram._open_batch,
     "batch_end": _RankProgram._close_batch,
     "allocate": _RankProgram._allocate,

@@ -48,6 +48,8 @@ EVENTS = {
     "waits_for_copy": ("stream", "operation"),
     "host_computes": ("operation", "bytes"),
     "barrier": (),
+    "replay": (),
+    "replay_end": (),
     "batch": (),
     "batch_end": (),
     "allocate": ("storage", "bytes", "stream"),

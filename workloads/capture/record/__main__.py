@@ -19,6 +19,7 @@ import torch
 from prestep.workloads.capture.record import (
     collectives,
     flex,
+    graphs,
     launches,
     modes,
     regions,
@@ -77,7 +78,7 @@ def _recorder(options: argparse.Namespace, exchange: Exchange) -> Recorder:
     saving.install(fake)
     sharded_states.install()
     stand_in.put_content()
-    launches.refuse_graphs(recorder.assumed)
+    graphs.install()
     flex.install(recorder.assumed)
     launches.install(recorder.launch)
     modes.install(recorder)

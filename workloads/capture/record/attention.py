@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.nested._internal import sdpa
 
 from prestep.workloads.torch.attention_backend import (
     WIDEST_OF_FLASH,
@@ -177,3 +178,16 @@ def _math(call: Call) -> Any:
         scale=call.scale,
         enable_gqa=call.enable_gqa,
     )[0]
+
+
+def install() -> None:
+    """Nested tensors ask C++, which knows of no GPU, which kernels may run: those that are not switched off."""
+
+    def flash(params: Any, debug: bool = False) -> bool:
+        return bool(torch._C._get_flash_sdp_enabled()) and params.query.dtype in HALVES
+
+    sdpa.can_use_flash_attention = flash
+    sdpa.can_use_efficient_attention = lambda params, debug=False: (
+        torch._C._get_mem_efficient_sdp_enabled()
+    )
+    sdpa.can_use_cudnn_attention = lambda params, debug=False: False

@@ -84,7 +84,6 @@ def _of_devices(
         "is_bf16_supported": lambda including_emulation=True: properties.major >= 8,
         "get_arch_list": lambda: [f"sm_{properties.major}{properties.minor}"],
         "can_device_access_peer": lambda *args: True,
-        "is_current_stream_capturing": lambda: False,
     }
 
 

@@ -134,6 +134,24 @@ def _recurrent_backward(
     )
 
 
+def _cell(
+    of_inputs: torch.Tensor, of_states: torch.Tensor, state: torch.Tensor, *_: Any
+) -> Tensors:
+    """New states of a GRU's cell; gates, the state and a sum, which backward needs."""
+    kept = state.new_empty((state.shape[0], 5 * state.shape[1]))
+    return torch.empty_like(state), kept
+
+
+def _cell_backward(
+    gradient: torch.Tensor, kept: torch.Tensor, has_bias: bool
+) -> Tensors:
+    """Gradients of the products of inputs and states, of the state, and of both biases."""
+    rows, width = gradient.shape
+    gates = gradient.new_empty((rows, 3 * width))
+    biases = (gradient.new_empty(3 * width if has_bias else 0) for _ in range(2))
+    return gates, torch.empty_like(gates), torch.empty_like(gradient), *biases
+
+
 RULES: dict[str, Callable[..., Any]] = {
     "batch_norm_stats": _statistics,
     "batch_norm_gather_stats": _statistics,
@@ -142,6 +160,8 @@ RULES: dict[str, Callable[..., Any]] = {
     "batch_norm_backward_elemt": lambda gradient, image, *_: torch.empty_like(image),
     "batch_norm_backward_reduce": _sums,
     "_grouped_mm": _grouped,
+    "_thnn_fused_gru_cell": _cell,
+    "_thnn_fused_gru_cell_backward": _cell_backward,
     "_cudnn_rnn": _recurrent,
     "_cudnn_rnn_backward": _recurrent_backward,
 }

@@ -13,6 +13,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
+from torch.nested._internal.nested_tensor import NestedTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from prestep.workloads.capture.record import (
@@ -50,8 +51,8 @@ PUTTING = ("IndexBackward0", "GatherBackward0", "TopkBackward0", "SortBackward0"
 #: Elements of a tensor on the host from which on it is fake: models are built there, too.
 LARGE = 1 << 20
 IMAGINED = torch._C._TorchDispatchModeKey.FAKE
-#: Tensors that stand for others: a part on every rank, the result of a communication.
-WRAPPERS = (DTensor, AsyncCollectiveTensor)
+#: Tensors that stand for others: a part on every rank, the result of a communication, rows of several lengths.
+WRAPPERS = (DTensor, AsyncCollectiveTensor, NestedTensor)
 
 
 @functools.cache

@@ -7,6 +7,7 @@ can run autograd for it without a driver, which it can not for "cuda".
 from __future__ import annotations
 
 import copyreg
+import itertools
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,11 +15,19 @@ import torch
 from torch._library import infer_schema
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.tensor import DTensor
+from torch.nested._internal.nested_int import NestedIntNode
+from torch.nested._internal.nested_tensor import NestedTensor
 from torch.optim.optimizer import _foreach_supported_types as OPTIMIZED
 from torch.utils import backend_registration
 from torch.utils._foreach_utils import _foreach_supported_types as LISTED
 
-from prestep.workloads.capture.record import autocast, composites, cuda, cuda_shapes
+from prestep.workloads.capture.record import (
+    attention,
+    autocast,
+    composites,
+    cuda,
+    cuda_shapes,
+)
 from prestep.workloads.capture.record.streams import SHOWN
 
 NAME = "standin"
@@ -55,8 +64,10 @@ def install(properties: SimpleNamespace, gpus: int, local_rank: int) -> FakeTens
     cuda.answer(properties, gpus, local_rank)
     autocast.install(NAME)
     cuda_shapes.install()
+    attention.install()
     composites.install((properties.major, properties.minor))
     _take_lists()
+    _number_lengths()
     _pin_nothing()
     _move_modules_by_content()
     return fake
@@ -91,6 +102,18 @@ def _take_lists() -> None:
     """Optimizers and clipping take lists of tensors by one operation: as of plain ones, so of fake ones."""
     for supported in (OPTIMIZED, LISTED):
         supported.append(FakeTensor)
+
+
+def _number_lengths() -> None:
+    """Nested tensors of the same offsets have the same rows: a number stands for these, as for real offsets."""
+    numbers = itertools.count()
+
+    def nested_int(offsets: Any, *, coeff: int = 1) -> Any:
+        if not hasattr(offsets, "_rows"):
+            offsets._rows = torch.SymInt(NestedIntNode(next(numbers), coeff))
+        return offsets._rows
+
+    FakeTensor.get_nested_int = nested_int
 
 
 def _import_without_extensions() -> None:
@@ -180,14 +203,29 @@ def _move_modules_by_content() -> None:
                 apply(part, function, False)
                 continue
             for name, parameter in part._parameters.items():
-                if parameter is not None:
+                if parameter is not None and not _is_later(parameter, function):
                     part._parameters[name] = _moved(parameter, function, done)
             for name, buffer in part._buffers.items():
-                if buffer is not None:
+                if buffer is not None and not _is_later(buffer, function):
                     part._buffers[name] = function(buffer)
         return module
 
     torch.nn.Module._apply = moved_to
+
+
+def _is_later(parameter: Any, function: Any) -> bool:
+    """Whether a weight has no shape yet, as those of `LazyLinear`: it is made later, where it would be now."""
+    if not torch.nn.parameter.is_lazy(parameter):
+        return False
+    like = function(torch.empty(0, dtype=parameter.dtype))
+
+    def materialize(shape: Any, device: Any = None, dtype: Any = None) -> None:
+        del device
+        # Its class changes with the content.
+        parameter.data = like.new_empty(shape, dtype=dtype)
+
+    parameter.materialize = materialize
+    return True
 
 
 def _is_wrapper(parameter: Any) -> bool:
@@ -251,7 +289,18 @@ _content, _device = torch._C.TensorBase.data, torch._C.TensorBase.device
 def put_content() -> None:
     """A tensor takes a fake one's place where the program gives it that content: PyTorch would not mix the two."""
     torch.Tensor.data = property(_content_of, _put_content)
-    DTensor.device = property(lambda t: outward(_device.__get__(t)))
+    for wrapper in (DTensor, NestedTensor):
+        wrapper.device = property(lambda t: outward(_device.__get__(t)))
+    torch.Tensor._make_wrapper_subclass = staticmethod(_wrap_inside)
+
+
+_wrap = torch.Tensor._make_wrapper_subclass
+
+
+def _wrap_inside(*arguments: Any, **options: Any) -> Any:
+    """A tensor made of others lies where they do; C++ is told of no GPU."""
+    options = {name: inward(value) for name, value in options.items()}
+    return _wrap(*(inward(each) for each in arguments), **options)
 
 
 def _content_of(tensor: torch.Tensor) -> Any:

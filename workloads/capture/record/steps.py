@@ -14,10 +14,11 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from prestep.workloads.capture.record import host_arithmetic, owners
 from prestep.workloads.capture.record.dispatch import Recorder
+from prestep.workloads.capture.record.graphs import Graph
 from prestep.workloads.capture.record.marks import Marks
 from prestep.workloads.capture.record.modes import Names
 from prestep.workloads.capture.record.regions import parts
-from prestep.workloads.capture.record.streams import Log
+from prestep.workloads.capture.record.streams import Log, Streams
 from prestep.workloads.capture.record.values import Experts
 from prestep.workloads.memory.allocator import Segment
 from prestep.workloads.operation import words
@@ -35,6 +36,8 @@ SHARED = words(
 )
 #: Where functions of PyTorch are passed on: what these call back is the program's again.
 PASSING = ("/workloads/capture/record/modes.py",)
+#: Updates on a stream of the program's own, beyond the wanted one, after which it is not taken to warm up for a graph.
+WARMING = 16
 NAMED = 8  # names of ranges that a recording has, for who asks which of them mark steps
 #: Those of ours that call the program.
 CALLING = (
@@ -111,6 +114,7 @@ class Steps:
     kinds: dict[int, str] = field(default_factory=dict)  # owners by storage
     modules: dict[int, str] = field(default_factory=dict)  # paths by storage
     in_turn: list[int] = field(default_factory=list)  # optimizers, as they came
+    over: int = 0  # updates since the wanted step ended
     marks: Marks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -126,6 +130,7 @@ class Steps:
 
     def boundary(self) -> None:
         if self.kept is not None and self.kept.step >= self.wanted:
+            self._stop()
             return
         self.ended += 1
         log = Log.current
@@ -140,8 +145,27 @@ class Steps:
         self._open(self.ended == self.wanted - 1)
         if self.ended == self.wanted:
             log.open = False
-            if self.stop:
-                raise Recorded
+            self._stop()
+
+    def begin_again(self) -> None:
+        """A graph was recorded: steps before it were to warm up, and those that replay it count."""
+        self.ended, self.over, self.kept, self.in_turn = 0, 0, None, []
+        Log.current.open = True
+
+    def replay(self, backward: bool, optimizers: list[torch.optim.Optimizer]) -> None:
+        """A graph was replayed."""
+        log = Log.current
+        log.backward = log.backward or backward
+        for optimizer in optimizers if log.backward else ():
+            self.update(optimizer)
+        log.backward = log.backward and not optimizers
+
+    def _stop(self) -> None:
+        """Ends the program, if that was asked for; what may warm up for a graph goes on until there is one."""
+        self.over += 1
+        warms_up = Streams.now != Streams.default and self.over <= WARMING
+        if self.stop and not warms_up and torch._C._current_autograd_node() is None:
+            raise Recorded
 
     def _open(self, wanted: bool) -> None:
         """What is asked of a step that begins: of the wanted one also memory's history and Python's calls."""
@@ -218,12 +242,15 @@ def watch(recorder: Recorder, wanted: int, stop: bool, mark: str) -> Steps:
             steps.weights[id(optimizer)] = sum(
                 p.numel() for g in groups for p in g["params"]
             )
-        if Log.current.backward and not mark:
+        if Graph.recording is not None:
+            Graph.recording.steps(optimizer)
+        elif Log.current.backward and not mark:
             Log.current.backward = False
             steps.update(optimizer)
 
     register_optimizer_step_post_hook(updated)
-    _follow_backward(recorder)
+    Graph.recorded, Graph.replayed = steps.begin_again, steps.replay
+    _follow_backward(recorder, steps)
     return steps
 
 
@@ -231,7 +258,7 @@ def watch(recorder: Recorder, wanted: int, stop: bool, mark: str) -> Steps:
 CREATE_GRAPH = 3
 
 
-def _follow_backward(recorder: Recorder) -> None:
+def _follow_backward(recorder: Recorder, steps: Steps) -> None:
     """Backward, on a thread of its own, knows the program's names; then what it asked of other ranks is waited for.
 
     Functions that backward calls, such as those of checkpointed layers, name devices as the program does, and the
@@ -248,6 +275,8 @@ def _follow_backward(recorder: Recorder) -> None:
         finally:
             Log.twice = before
         recorder.works.settle()
+        if steps.over and torch._C._current_autograd_node() is None:
+            steps._stop()  # C++ does not let an update within backward end the program
         return result
 
     torch.autograd.graph._engine_run_backward = run
