@@ -33,6 +33,7 @@ from prestep.sim.commands._shared import (
     together,
 )
 from prestep.sim.extras import lazily
+from prestep.sim.units import format_duration
 
 with lazily():
     from prestep.sim.analysis import cost
@@ -40,7 +41,7 @@ with lazily():
     from prestep.sim.spec import load, openers, sections
     from prestep.sim.studies import grid, ranking
     from prestep.sim.studies import search as layouts
-    from prestep.sim.studies.search import axes, clusters, page, words
+    from prestep.sim.studies.search import axes, clusters, page, space, words
     from prestep.sim.studies.search import scenario_file as best_file
     from prestep.sim.tools import catalog
     from prestep.workloads.models import model as models
@@ -228,7 +229,14 @@ def _ranking(
         def tell(what: str, done: int, of: int) -> None:
             task.what, task.done, task.of = f"layouts, {what}", done, of
 
-        return layouts.search(base, batch, options, tell)
+        return layouts.search(base, batch, replace(options, better=_tell), tell)
+
+
+def _tell(candidate: space.Candidate, seconds: float) -> None:
+    """A layout that is the best so far, on a terminal: somebody waits there."""
+    if sys.stderr.isatty():
+        progress.clear()
+        talk(f"so far {words.layout_of(candidate)}, {format_duration(seconds)} a step")
 
 
 def _keys(path: Path, overrides: Iterable[str], over: Iterable[str]) -> set[str]:

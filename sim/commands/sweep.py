@@ -19,6 +19,7 @@ from prestep.sim.commands._shared import (
     energy_prices,
     explained,
     file_option,
+    misused,
     of_scenario,
     processes,
     rank_by,
@@ -83,6 +84,11 @@ _PRICED = together(
     help="processes, threads, dask://FILE.",
 )
 @processes("Runs at a time.")
+@click.option(
+    "--shard",
+    metavar="I/N",
+    help="Do the I-th of N parts of the runs, beside the others in one folder: a Slurm array.",
+)
 @file_option("--report", text="Write the table as a page (.html) or Markdown (.md).")
 @_PRICED
 @of_scenario
@@ -94,6 +100,7 @@ def command(
     output: Path,
     executor: str,
     jobs: int,
+    shard: str | None,
     report: Path | None,
     price: float | None,
     price_per_kwh: float | None,
@@ -105,6 +112,7 @@ def command(
     objective = ranking.objective_of(
         rank_by or ranking.TIME, cost.Prices(price, price_per_kwh, pue)
     )
+    part = _shard(shard)
     path = catalog.find_scenario(scenario)
     values = grids.grid_of(grid)
     pool = executors.executor_of(executor, jobs)
@@ -114,12 +122,25 @@ def command(
         load.load_scenario(path)
     runs = grids.specs(path, values, overrides)
     with progress.count("runs", len(runs)) as task:
-        results = study.sweep(runs, output, pool, jobs, partial(_tell, task))
+        results = study.sweep(runs, output, pool, jobs, partial(_tell, task), part)
+    if results is None:
+        talk(f"{output}: part {shard} is done; the last part to end writes the table")
+        return
     talk(f"wrote {results}")
     rows = study.rows_of(results)
     if report is not None:
         _write(report, path.name, rows, objective)
     _show(rows, objective)
+
+
+def _shard(text: str | None) -> study.Shard | None:
+    """`2/8`: the second of eight parts."""
+    if text is None:
+        return None
+    number, _, of = text.partition("/")
+    if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
+        raise misused("--shard", text, "the number of a part and of all, such as 2/8")
+    return study.Shard(int(number), int(of))
 
 
 def _show(rows: Sequence[study.Row], objective: ranking.Objective) -> None:

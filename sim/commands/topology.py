@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from pathlib import Path
 
 import click
 
 from prestep.sim import assignments
-from prestep.sim.commands._shared import explained, file_option, scaled, show_page, talk
+from prestep.sim.commands._shared import (
+    as_json,
+    explained,
+    file_option,
+    scaled,
+    show_page,
+    show_result,
+    talk,
+)
 from prestep.sim.extras import lazily
 
 with lazily():
@@ -47,6 +57,7 @@ def command() -> None:
     is_flag=True,
     help="The rings and trees of all GPUs instead, as NCCL's log prints them.",
 )
+@as_json
 @explained
 def show(
     cluster: str,
@@ -54,6 +65,7 @@ def show(
     overrides: tuple[str, ...],
     picture: Path | None,
     rings: bool,
+    json_: bool,
 ) -> None:
     """Print what the cluster is made of."""
     changes = dict(map(assignments.split, overrides))
@@ -61,7 +73,12 @@ def show(
     if rings:
         show_page("\n".join(lines.printed(fabric, fabric.gpus, trees=72)))
     else:
-        show_page(listing.render(fabric))
+        width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+        show_result(
+            json_,
+            lambda: listing.to_dict(fabric),
+            lambda: listing.render(fabric, width),
+        )
     if picture is not None:
         listing.picture(fabric, picture)
         talk(f"wrote {picture}")

@@ -278,6 +278,7 @@ LAYOUTS = table(
     simulated=whole(),
     too_large=whole("those that do not fit"),
     too_slow=whole("those that a bound rules out"),
+    stopped=flag("whether somebody stopped it: better layouts may be left"),
     largest_owner=named(whole(), "owner -> layouts that do not fit because of it most"),
     refused=named(whole(), "key -> combinations that are not possible"),
     nearest_that_does_not_fit=or_null(
@@ -318,4 +319,42 @@ PLACES = table(
 SEARCH = titled(
     "The fastest layouts that fit: `prestep search --json`.",
     either("layouts of a model, or places for a captured program", LAYOUTS, PLACES),
+)
+
+TOPOLOGY = titled(
+    "A cluster by kinds of nodes and links: `prestep topology show --json`.",
+    table(
+        "",
+        name=text(),
+        gpu=text(),
+        hosts=whole(),
+        gpus=whole(),
+        nodes=named(whole(), "kind -> how many"),
+        links=items(
+            table(
+                "links of a kind with the same numbers",
+                kind=text(),
+                count=whole("physical links"),
+                bandwidth=number("bytes/s of payload of one, away from the CPU"),
+                bandwidth_back=number("bytes/s towards it"),
+                raw=number("bytes/s on the wire"),
+                latency=SECONDS,
+                evidence=GRADE,
+                between=items(text(), "kinds of nodes"),
+            )
+        ),
+        oversubscription=items(
+            table(
+                "a tier: bytes/s from below over those up, least and most",
+                kind=text(),
+                switches=whole(),
+                least=number(),
+                most=number(),
+            )
+        ),
+        facts=named(
+            table("", value=number(), evidence=GRADE, source=text()),
+            "numbers, and where they come from",
+        ),
+    ),
 )

@@ -8,16 +8,17 @@ started again, and does what is missing. `results.parquet` has a row for every r
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import io
 import itertools
 import json
 import os
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Executor, Future, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,7 +30,13 @@ from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.sim.studies.executors import RETRIES
 from prestep.sim.studies.grid import Spec
 
+if sys.platform == "win32":
+    import msvcrt
+else:
+    import fcntl
+
 Row = dict[str, Any]
+_NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag
 SUM = "sum"  # of all else that a run's file says
 #: Columns of results.parquet after those of the grid (SI units); `error` is "" for a run that was predicted.
 COLUMNS: dict[str, str] = {
@@ -61,6 +68,14 @@ COLUMNS: dict[str, str] = {
 }
 
 
+@dataclass(frozen=True)
+class Shard:
+    """One of so many parts of a sweep, from 1 on: every machine of a Slurm array does one."""
+
+    number: int
+    of: int
+
+
 def _run(spec: Spec) -> Row:
     """A worker's task. The process that hands tasks out predicts nothing, and starts without the simulator."""
     from prestep.sim.studies.swept_run import run_one
@@ -74,8 +89,11 @@ def sweep(
     executor: Callable[[], AbstractContextManager[Executor]],
     jobs: int = 2,
     progress: Callable[[int, int], None] | None = None,
-) -> Path:
+    shard: Shard | None = None,
+) -> Path | None:
     """Runs what is not in `folder` yet; returns the path of results.parquet. `progress` is told (done, all).
+
+    Of a `shard` only its runs, beside other shards at work; None while runs of others are missing.
 
     Raises
     ------
@@ -89,7 +107,10 @@ def sweep(
     except OSError as error:
         raise _unusable(folder, error) from None
     report = progress or (lambda done, of: None)
-    with _alone(folder):
+    every = wanted
+    if shard is not None:
+        wanted = wanted[shard.number - 1 :: shard.of]
+    with _alone(folder, "" if shard is None else f"-{shard.number}-{shard.of}"):
         left = _missing(wanted, folder)
         report(len(wanted) - len(left), len(wanted))
         for _ in range(RETRIES):
@@ -103,7 +124,7 @@ def sweep(
             raise PrestepError(
                 f"{folder}: workers died {RETRIES} times; {len(left)} runs are left, such as {left[0].changes}"
             )
-        return _table(wanted, folder)
+        return None if _missing(every, folder) else _table(every, folder)
 
 
 def _file(folder: Path, key: str) -> Path:
@@ -155,22 +176,30 @@ def _finished(pool: Executor, left: Sequence[Spec], most: int) -> Iterator[Row]:
 
 
 @contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[IO[str]]:
-    """Nobody else sweeps into the folder meanwhile; the system lets go of the lock when the process ends."""
-    lock = folder / ".lock"
+def _alone(folder: Path, part: str = "") -> Iterator[IO[str]]:
+    """Nobody else sweeps this part into the folder meanwhile; the system lets go of the lock when the process ends."""
+    lock = folder / f".lock{part}"
     try:
         # A link is not followed: the file that it names is somebody else's.
-        handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o644)
+        handle = os.open(lock, os.O_RDWR | os.O_CREAT | _NO_LINK, 0o644)
     except OSError as error:
         raise _unusable(lock, error) from None
     with os.fdopen(handle) as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            _lock(file)
         except OSError:
             busy = "another sweep works here"
             mistake = Mistake(str(folder), "", busy, "a folder of its own")
             raise InputError(mistake) from None
         yield file
+
+
+def _lock(file: IO[str]) -> None:
+    """Locks a file for this process; raises OSError where another has it."""
+    if sys.platform == "win32":
+        msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
 def write_whole(path: Path, data: bytes) -> None:

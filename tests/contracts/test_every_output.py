@@ -117,6 +117,7 @@ LINES = {
     "list": ["list clusters", "list gpus"],
     "doctor": ["doctor"],
     "doctor-nccl": ["doctor nccl LOG --cluster dgx-h100"],
+    "topology-show": ["topology show rail-h100 --hosts 4"],
     "capture-show": ["capture show CAPTURE"],
     "submit": ["submit examples/measured/submission.jsonl"],
     "validate": ["validate doctor", "validate energy collectives-unaligned"],

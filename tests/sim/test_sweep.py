@@ -256,6 +256,19 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_parts_of_a_sweep_make_one_table(tmp_path: Path) -> None:
+    """Each part does its own runs, beside the others; the last one writes the table of all. Parts that are none are refused."""
+    words = ["sweep", "mlp-ddp4", "--grid", "training.micro_batch=0,-1,-2"]
+    words += ["-o", str(tmp_path), "--executor", "threads", "--shard"]
+    for part, runs in (("1/2", 2), ("2/2", 3)):
+        CliRunner().invoke(cli.main, [*words, part])
+        assert len(list((tmp_path / "runs").iterdir())) == runs
+        assert (tmp_path / "results.parquet").exists() == (runs == 3)
+    for wrong in ("0/2", "3/2", "2", "a/b"):
+        made = CliRunner().invoke(cli.main, [*words, wrong])
+        assert made.exit_code == 2 and "2/8" in made.output
+
+
 def test_dask_runs_the_same_sweep(tmp_path: Path) -> None:
     """On a local cluster of two workers, one of which is killed midway."""
     distributed = pytest.importorskip("distributed")

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prestep.sim.errors import InputError, did_you_mean
 from prestep.sim.extras import lazily
 from prestep.sim.units import format_bandwidth, format_duration
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.show.summary import summary
+from prestep.topologies.show.summary import oversubscription, summary
 
 with lazily():
     from prestep.topologies.show import drawing
@@ -33,7 +33,34 @@ class _Group(NamedTuple):
     latency_evidence: str
 
 
-def render(fabric: Fabric, width: int = 132) -> str:
+def to_dict(fabric: Fabric) -> dict[str, Any]:
+    """The cluster for programs: nodes and links by kind, tiers, and numbers with their sources, in SI units."""
+    links = fabric.links
+    return {
+        "name": fabric.name,
+        "gpu": fabric.gpu_model,
+        "hosts": len(fabric.hosts),
+        "gpus": len(fabric.gpus),
+        "nodes": dict(Counter(fabric.nodes.kinds)),
+        "links": [
+            {
+                "kind": group.kind,
+                "count": int(links.count[rows].sum()),
+                "bandwidth": group.down,
+                "bandwidth_back": group.up,
+                "raw": float(links.raw[rows[0]] / links.count[rows[0]]),
+                "latency": group.latencies[0],
+                "evidence": group.evidence,
+                "between": _ends(fabric, rows).split(", "),
+            }
+            for group, rows in _groups(fabric).items()
+        ],
+        "oversubscription": [vars(tier) for tier in oversubscription(fabric)],
+        "facts": {key: vars(known) for key, known in fabric.facts.items()},
+    }
+
+
+def render(fabric: Fabric, width: int | None = None) -> str:
     """The cluster as text: nodes and links by kind, one route, and the numbers' sources; cut at `width` columns."""
     parts = [
         [_heading(fabric)],
@@ -62,8 +89,8 @@ def _summary(fabric: Fabric) -> list[str]:
     return [f"{name:{widest}}{value}" for name, value in rows]
 
 
-def _cut(line: str, width: int) -> str:
-    return line if len(line) <= width else line[: width - 3] + "..."
+def _cut(line: str, width: int | None) -> str:
+    return line if width is None or len(line) <= width else line[: width - 3] + "..."
 
 
 def picture(fabric: Fabric, path: str | Path) -> None:
@@ -116,12 +143,7 @@ def _nodes(fabric: Fabric) -> Iterator[list[str]]:
 
 def _links(fabric: Fabric) -> list[str]:
     """One row for each kind of link with the same numbers; a changed link gets a row of its own, and its name."""
-    groups: dict[_Group, list[int]] = {}
-    links = fabric.links
-    for row in range(len(links)):
-        back = links.index[links.dst[row], links.src[row]]
-        if row <= back:
-            groups.setdefault(_group(fabric, row, back), []).append(row)
+    groups = _groups(fabric)
     of_kind = Counter(group.kind for group in groups)
     body = [
         _link_row(fabric, group, rows, named=of_kind[group.kind] > 1)
@@ -129,6 +151,17 @@ def _links(fabric: Fabric) -> list[str]:
     ]
     note = "bandwidth: payload of one physical link in one direction; on the wire: as the datasheet has it"
     return [*_table([*_LINK_COLUMNS], body), note]
+
+
+def _groups(fabric: Fabric) -> dict[_Group, list[int]]:
+    """Rows of links, one direction of each, by kind and numbers."""
+    groups: dict[_Group, list[int]] = {}
+    links = fabric.links
+    for row in range(len(links)):
+        back = links.index[links.dst[row], links.src[row]]
+        if row <= back:
+            groups.setdefault(_group(fabric, row, back), []).append(row)
+    return groups
 
 
 def _group(fabric: Fabric, row: int, back: int) -> _Group:

@@ -8,29 +8,42 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from prestep.sim.analysis.memory import CONTEXT, fullest
+from prestep.sim.analysis.memory import CONTEXT, Memory, fullest
 from prestep.sim.analysis.step_times import longest
+from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.graph.opgraph import KERNEL, Chain, OpGraph, Program
-from prestep.sim.planning.planned import KernelTimes
+from prestep.sim.lowering import Step, lower, lowered_on
+from prestep.sim.planning.planned import KernelTimes, kernel_times
 from prestep.sim.predict import timed_kernels
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies.search.space import Candidate
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.frameworks import framework_of
 from prestep.workloads.job.layout import microbatches_of
-from prestep.workloads.models.model import load_model
+from prestep.workloads.models.model import ModelSpec, load_model
 
 # Rounding of sums in another order, and of steps that begin a shade apart.
 MARGIN = 1e-6
 FEW = 3  # microbatches without a pipeline: the first, one like all others, the last
+_OF_PIPELINES = (
+    "parallel.dp",
+    "parallel.pp",
+    "parallel.vpp",
+    "parallel.schedule",
+    "parallel.data_parallel",
+)
 LOOPS = (
     "1f1b",
     "interleaved",
     "gpipe",
 )  # schedules whose first microbatch goes down all ranks before the last works
+
+
+NOTHING = Memory()
 
 
 @dataclass(frozen=True)
@@ -59,35 +72,126 @@ def bound(scenario: Scenario, fabric: Fabric) -> Bound:
     return Bound(needed.total + CONTEXT, needed.largest_owner, time)
 
 
-def quick(scenario: Scenario, fabric: Fabric) -> float:
-    """Seconds that a step takes at least, from a fraction of the work: for every layout that `sibling` calls alike.
+@dataclass(frozen=True)
+class Work:
+    """Least work of every layout that `sibling` calls alike: a fraction of a step that tells what the rest takes.
 
-    Megatron's pipelines meet in every step, so the mean over ranks counts, however layers are cut. Of other frameworks
-    one and two layers of each stage are recorded: all layers of a model without experts in some of them are alike.
+    Attributes
+    ----------
+    step : float
+        Seconds of a step, where layouts have nothing in common.
+    layers, others : float
+        Seconds of one microbatch through all layers, and through what is not one of them, on GPUs that wait for nobody.
+    spread : float
+        By how much GPUs differ, as ranks wait for the slowest.
+    held : Memory
+        Bytes of all layers: their state, unsharded, and activations of one microbatch.
     """
-    p = scenario.parallel
-    every = microbatches_of(scenario)
-    if framework_of(scenario).level:
-        few = min(every, FEW)
-        plain = replace(p, vpp=1, schedule="1f1b", uneven_stages=True)
-        lowered, times = timed_kernels(
-            changed_batch(replace(scenario, parallel=plain), few), fabric
+
+    step: float = 0.0
+    layers: float = 0.0
+    others: float = 0.0
+    spread: float = 0.0
+    held: Memory = NOTHING
+
+    def least_memory(self, scenario: Scenario) -> Memory:
+        """Bytes that the first stage holds at least: its share of the layers, and microbatches until one comes back."""
+        p, held = scenario.parallel, self.held
+        ranks = p.dp * p.cp
+        state = ranks if p.data_parallel not in ("none", "ddp", "zero1") else 1
+        optimizer = 1 if p.data_parallel in ("none", "ddp") else ranks
+        in_flight = min(microbatches_of(scenario), p.pp)
+        even = 0.0 if _is_uneven(scenario) else 1.0 / p.pp
+        return Memory(
+            parameters=even * held.parameters / state,
+            gradients=even * held.gradients / state,
+            optimizer=even * held.optimizer / optimizer,
+            activations=even * held.activations * in_flight,
         )
-        compute = lowered.graph.streams.index("compute")
-        busy = [
-            _busy(one, times, compute, every - few, body=True)
-            for one in lowered.graph.programs
-        ]
-        return float(np.mean(busy)) * (1 - MARGIN)
-    return _by_layers(scenario, fabric) * (1 - MARGIN)
+
+    def least(self, scenario: Scenario) -> float:
+        """Seconds of a step of a layout.
+
+        Megatron's pipelines meet in every step, so the mean over stages counts, and where stages are alike the way of
+        the first microbatch down to the last stage and of the last one back.
+        """
+        p, every = scenario.parallel, microbatches_of(scenario)
+        time = every * (self.layers + self.others) / p.pp
+        if p.schedule in LOOPS and not _is_uneven(scenario):
+            beside = (p.pp - 1) / (p.pp * p.vpp)
+            time = max(time, (beside + every / p.pp) * self.layers)
+        time *= slowest_of(p.dp * p.tp, self.spread)
+        return max(self.step, time) * (1 - MARGIN)
+
+
+def _is_uneven(scenario: Scenario) -> bool:
+    o = scenario.megatron
+    cut = o.account_for_embedding or o.account_for_loss or o.pipeline_layout
+    return bool(scenario.parallel.uneven_stages or cut)
+
+
+def quick(scenario: Scenario, fabric: Fabric) -> Work:
+    """What a step takes at least, from a fraction of the work: for every layout that `sibling` calls alike.
+
+    Of Megatron's layers a few microbatches are recorded without a pipeline. Of other frameworks one and two layers of
+    each stage: all layers of a model without experts in some of them are alike.
+    """
+    if not framework_of(scenario).level:
+        return Work(_by_layers(scenario, fabric))
+    p, few = scenario.parallel, min(microbatches_of(scenario), FEW)
+    flat = replace(p, pp=1, vpp=1, dp=p.dp * p.pp, schedule="1f1b")
+    if flat.dp * p.cp > 1:
+        flat = replace(flat, data_parallel="ddp")
+    short = changed_batch(replace(scenario, parallel=flat), few)
+    step = lower(short, fabric)
+    graph = step.lowered.graph
+    times = kernel_times(step.job, step.machine, graph)
+    compute = graph.streams.index("compute")
+    program, spread = graph.programs[0], step.machine.gpu.spread
+    at, seconds = _kernels(program, times, compute)
+    seconds = seconds / slowest_of(flat.dp * flat.tp, spread)
+    chain = np.array([isinstance(k, Chain) for k in graph.kernels])
+    layers = _shortest(program, at, np.where(chain[program.payload[at]], seconds, 0.0))
+    others = _shortest(program, at, seconds) - layers
+    return Work(0.0, layers, others, spread, _held(short, fabric, step))
+
+
+def _held(scenario: Scenario, fabric: Fabric, step: Step) -> Memory:
+    """Bytes of all layers: twice those of half of them, where they are alike."""
+    model = step.model
+    half = model.layers // 2
+    if (
+        not half
+        or model.mtp_layers
+        or len({*map(partial(_kind, model), range(model.layers))}) > 1
+    ):
+        return Memory()
+    fewer = replace(scenario, model=replace(scenario.model, layers=half))
+    less = fullest(lowered_on(fewer, fabric)).owners
+    of_layer = {
+        owner: max(0.0, held - less[owner]) / (model.layers - half)
+        for owner, held in fullest(step.lowered).owners.items()
+    }
+    return Memory(**{owner: model.layers * held for owner, held in of_layer.items()})
+
+
+def _kind(model: ModelSpec, layer: int) -> Hashable:
+    """What a layer is; those of one kind hold as much."""
+    expert, window = model.has_experts(layer), model.window_of(layer)
+    return (
+        expert,
+        window,
+        model.attends(layer),
+        model.part_of(layer),
+        model.ratio_of(layer),
+    )
 
 
 def sibling(candidate: Candidate) -> Hashable:
     """What `quick` depends on."""
     if not framework_of(candidate.scenario).level:
         return candidate.index
-    free = ("parallel.vpp", "parallel.schedule", "parallel.data_parallel")
-    return tuple(item for item in candidate.chosen if item[0] not in free)
+    return tuple(item for item in candidate.chosen if item[0] not in _OF_PIPELINES)
 
 
 def _by_layers(scenario: Scenario, fabric: Fabric) -> float:

@@ -11,14 +11,16 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
+from prestep.sim.analysis.memory import CONTEXT
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.costs import load_gpu
 from prestep.sim.studies.ranking import FASTEST, Objective
 from prestep.sim.studies.search import work
 from prestep.sim.studies.search.axes import Values
-from prestep.sim.studies.search.bounds import Bound, sibling
+from prestep.sim.studies.search.bounds import Bound, Work, sibling
 from prestep.sim.studies.search.space import Candidate, Clusters
 from prestep.sim.tools.workers import Workers
 
@@ -28,6 +30,11 @@ WATTS_OF_WORSE = 1e4  # W by GPU of such a layout
 FEWEST = 24  # layouts for which starting processes pays
 Progress = Callable[[str, int, int], None]
 Bounded = tuple[float, int, Candidate]  # (bound on what is ranked, index, layout)
+Better = Callable[[Candidate, float], None]
+
+
+def _ignore(candidate: Candidate, seconds: float) -> None:
+    """Nobody waits for better layouts."""
 
 
 @dataclass(frozen=True)
@@ -48,6 +55,8 @@ class Options:
         False: every layout that fits is simulated (what pruning is tested against).
     objective : Objective
         What is ranked: time, energy or cost of a step.
+    better : function of (layout, seconds)
+        Is called with every layout that is better than all before it.
     """
 
     top: int = 10
@@ -56,6 +65,7 @@ class Options:
     trials: int | None = None
     prune: bool = True
     objective: Objective = FASTEST
+    better: Better = _ignore
 
 
 @dataclass(frozen=True)
@@ -79,8 +89,11 @@ class Exploration:
         self.scores: dict[int, float] = {}
         self.quick: dict[int, float] = {}
         self.known: dict[int, Candidate] = {}
+        # Those of the large whose memory is a quick bound.
+        self.roughly: set[int] = set()
         # The largest micro batch that fits, by family.
         self.limits: dict[object, float] = {}
+        self._pool: Workers | None = None
         self._map: Callable[[Callable[..., Any], Iterable[Any]], Iterable[Any]] = map
 
     def pool(self, count: int) -> AbstractContextManager[Any]:
@@ -88,8 +101,14 @@ class Exploration:
         if self.options.jobs == 1 or count < FEWEST:
             return nullcontext()
         made = Workers(self.options.jobs, "forkserver")
-        self._map = made.map
+        self._map, self._pool = made.map, made
         return made
+
+    def stop(self) -> None:
+        """Gives up what processes were asked for; what is asked later is done here."""
+        self._map = map
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
 
     def capacity(self, candidate: Candidate) -> float:
         return load_gpu(self.clusters.fabric(candidate.scenario).gpu_model).memory
@@ -126,7 +145,7 @@ class Exploration:
     def explore(self, candidates: Sequence[Candidate]) -> None:
         """Simulates what may be among the best: by a quick bound, memory, a closer bound."""
         families = _families(candidates)
-        left = self._quick(candidates)[::-1]  # the lowest bound last
+        left = self._quick(candidates, families)[::-1]  # the lowest bound last
         ready: list[Bounded] = []
         while left or ready:
             front = left[-1][0] if left else float("inf")
@@ -145,20 +164,55 @@ class Exploration:
         bound = self.least(candidate, self.bounds[candidate.index].time)
         return bound, candidate.index, candidate
 
-    def _quick(self, candidates: Sequence[Candidate]) -> list[Bounded]:
-        """Candidates by a bound that takes little to find, shared by those that it cannot tell apart."""
+    def _quick(
+        self,
+        candidates: Sequence[Candidate],
+        families: Mapping[object, list[Candidate]],
+    ) -> list[Bounded]:
+        """Candidates that may fit by a bound that takes little to find, shared by those that it cannot tell apart."""
         groups: dict[object, list[Candidate]] = {}
         for candidate in candidates:
             groups.setdefault(sibling(candidate), []).append(candidate)
+        # Small microbatches fit most often, and keep pipelines busy: with them something good is found at once.
+        ordered = sorted(groups.values(), key=lambda group: _samples(group[0]))
         done = 0
-        for part in _chunks(list(groups.values()), 4 * ROUND):
+        for part in _chunks(ordered, 4 * ROUND):
             bounds = self._map(work.quickly, [group[0] for group in part])
-            for group, time in zip(part, bounds, strict=True):
-                self.quick |= {candidate.index: time for candidate in group}
+            for group, least in zip(part, bounds, strict=True):
+                for candidate in group:
+                    self._bound_quickly(candidate, least)
+            if not done and len(ordered) > len(part):
+                self._scout(self._by_bound(chain.from_iterable(part)), families)
             done += sum(map(len, part))
             self.progress("bounds", done, len(candidates))
-        bounded = [(self.least(c, self.quick[c.index]), c.index, c) for c in candidates]
+        return self._by_bound(candidates)
+
+    def _by_bound(self, candidates: Iterable[Candidate]) -> list[Bounded]:
+        """Those that may fit and were not simulated, the lowest bound first."""
+        left = [c for c in candidates if c.index not in {**self.large, **self.times}]
+        bounded = [(self.least(c, self.quick[c.index]), c.index, c) for c in left]
         return sorted(bounded, key=lambda item: item[:2])
+
+    def _scout(
+        self, bounded: Sequence[Bounded], families: Mapping[object, list[Candidate]]
+    ) -> None:
+        """Simulates the most promising of a few that fit, before others are looked at."""
+        for part in _chunks(bounded[: 8 * ROUND], ROUND):
+            fitting = self._fitting([one[2] for one in part], families)
+            self._simulate([self._bounded(one) for one in fitting], float("inf"))
+            if self.scores:
+                return
+
+    def _bound_quickly(self, candidate: Candidate, work: Work) -> None:
+        held, time = (
+            work.least_memory(candidate.scenario),
+            work.least(candidate.scenario),
+        )
+        self.quick[candidate.index] = time
+        if held.total + CONTEXT > self.capacity(candidate):
+            needed = held.total + CONTEXT
+            self.large[candidate.index] = Bound(needed, held.largest_owner, time)
+            self.roughly.add(candidate.index)
 
     def _fitting(
         self, wanted: Sequence[Candidate], families: Mapping[object, list[Candidate]]
@@ -217,17 +271,29 @@ class Exploration:
             elif time < float("inf"):
                 gpus = work.world_of(candidate)
                 self.times[candidate.index] = time
-                self.scores[candidate.index] = objective.score(time, gpus, watts)
-                self.known[candidate.index] = candidate
+                self._keep(candidate, objective.score(time, gpus, watts))
+
+    def _keep(self, candidate: Candidate, score: float) -> None:
+        best = min(self.scores.values(), default=float("inf"))
+        self.scores[candidate.index] = score
+        self.known[candidate.index] = candidate
+        if score < best:
+            self.options.better(candidate, self.times[candidate.index])
 
     def _may_rank(self, bound: float, front: float) -> bool:
         return bound <= front and bound < self.threshold
 
     # -- what came of it --------------------------------------------------------------------------
     def nearest(self, candidates: Sequence[Candidate]) -> Candidate | None:
-        """The layout that lacks least memory, of those that do not fit."""
+        """The layout that lacks least memory, of those that do not fit; what it needs is no quick bound."""
         large = [c for c in candidates if c.index in self.large]
-        return min(large, key=lambda c: (self._lack(c), c.index), default=None)
+        while large:
+            best = min(large, key=lambda c: (self._lack(c), c.index))
+            if best.index not in self.roughly:
+                return best
+            self.roughly.remove(best.index)
+            self.large[best.index] = work.bounded(best) or self.large[best.index]
+        return None
 
     def _lack(self, candidate: Candidate) -> float:
         return self.large[candidate.index].memory - self.capacity(candidate)
@@ -235,7 +301,7 @@ class Exploration:
     def results(self) -> tuple[Ranked, ...]:
         order = sorted(self.scores, key=lambda index: (self.scores[index], index))
         best = [self.known[index] for index in order[: self.options.top]]
-        return tuple(Ranked(c, work.result(c)) for c in best)
+        return tuple(map(Ranked, best, self._map(work.result, best)))
 
 
 def _families(candidates: Sequence[Candidate]) -> dict[object, list[Candidate]]:

@@ -40,6 +40,8 @@ class Ranking:
         Layouts left out by their bound.
     simulated, sampled : int
         Layouts simulated; layouts looked at (all, without `trials`).
+    stopped : bool
+        Whether somebody stopped the search: better layouts may be left.
     """
 
     ranked: tuple[Ranked, ...]
@@ -54,6 +56,7 @@ class Ranking:
     too_slow: int = 0
     simulated: int = 0
     sampled: int = 0
+    stopped: bool = False
 
 
 def search(
@@ -75,8 +78,15 @@ def search(
     if count > MOST and options.trials is None:
         raise InputError(_too_many(base, count))
     run = Exploration(options, clusters, progress or (lambda what, done, of: None))
+    stopped = False
     with run.pool(count):
-        chosen = _explored(run, layouts.candidates, options.trials)
+        try:
+            chosen = _explored(run, layouts.candidates, options.trials)
+        except KeyboardInterrupt:
+            if not run.scores:
+                raise
+            run.stop()
+            chosen, stopped = layouts.candidates, True
         ranked = run.results()
     return Ranking(
         ranked=ranked,
@@ -84,6 +94,7 @@ def search(
         valid=count,
         refused=dict(layouts.refused.most_common()),
         examples=layouts.examples,
+        stopped=stopped,
         **_others(run, chosen),
     )
 

@@ -162,7 +162,10 @@ def _counts(ranking: Ranking) -> Iterator[str]:
     if ranking.too_large:
         owners = ", ".join(f"{owner} {n}" for owner, n in ranking.largest.items())
         yield f"  {ranking.too_large} do not fit (largest owner: {owners})"
-    if ranking.too_slow:
+    if ranking.stopped:
+        left = f"{ranking.too_slow} were left when the search was stopped"
+        yield f"  {left}: better ones may be among them"
+    elif ranking.too_slow:
         slow = "cannot be among the best: their kernels alone take longer"
         yield f"  {ranking.too_slow} {slow}"
     if ranking.simulated:
@@ -198,7 +201,14 @@ def to_dict(ranking: Ranking, objective: Objective = FASTEST) -> dict[str, Any]:
         }
     counts = {
         name: getattr(ranking, name)
-        for name in ("valid", "sampled", "simulated", "too_large", "too_slow")
+        for name in (
+            "valid",
+            "sampled",
+            "simulated",
+            "too_large",
+            "too_slow",
+            "stopped",
+        )
     }
     plain: Mapping[str, Any] = {
         "ranked": ranked,

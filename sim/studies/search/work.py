@@ -16,18 +16,18 @@ from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, plan, reported
-from prestep.sim.studies.search.bounds import Bound, bound, quick
+from prestep.sim.studies.search.bounds import Bound, Work, bound, quick
 from prestep.sim.studies.search.space import Candidate, Clusters
 
 _CLUSTERS = Clusters()  # of this process
 
 
-def quickly(candidate: Candidate) -> float:
-    """A bound on the time; 0 where a fraction of the work is refused."""
+def quickly(candidate: Candidate) -> Work:
+    """What bounds the time; nothing where a fraction of the work is refused."""
     try:
         return quick(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
     except InputError:
-        return 0.0
+        return Work()
 
 
 def limited(family: Sequence[Candidate]) -> list[tuple[int, Bound]]:
