@@ -84,7 +84,7 @@ EXTRAS = {
         "prestep sweep --executor dask://...", "pip install 'prestep[cluster]'"
     ),
     "matplotlib": Extra(
-        "a picture (prestep plot, --plot)", "pip install 'prestep[plot]'"
+        "a picture (prestep plot, validate --plot)", "pip install 'prestep[plot]'"
     ),
     "mcp": Extra("prestep mcp", "pip install 'prestep[mcp]'"),
     "torch": Extra("prestep capture", "pip install 'prestep[capture]'"),

@@ -30,7 +30,7 @@ with lazily():
     from prestep.sim.exporters import _run_files as _report
     from prestep.sim.exporters import sheets
     from prestep.sim.spec import load, openers, sections
-    from prestep.sim.studies import elements, tornado, whatif, whatif_page, whatif_plot
+    from prestep.sim.studies import elements, tornado, whatif, whatif_page
     from prestep.sim.studies import variants as study
     from prestep.sim.tools import catalog
 
@@ -71,7 +71,6 @@ Table = dict[str, Any]
     type=click.IntRange(1),
     help="Of ranks, hosts or links that differ, --each tries so many.",
 )
-@file_option("--plot", text="Draw what --each found (.svg, .png, .html).")
 @file_option(
     "--report", text="Write the answer: one page (.html) that works offline, or .md."
 )
@@ -86,15 +85,14 @@ def command(
     each: tuple[str, ...],
     factors: str,
     most: int,
-    plot: Path | None,
     report: Path | None,
     json_: bool,
     **asked: Any,
 ) -> None:
     prices = prices_of(**asked)
-    _check(each, against, report, plot, prices)
+    _check(each, against, report, prices)
     if each:
-        _tornado(scenario, overrides, each, factors, most, plot, json_)
+        _tornado(scenario, overrides, each, factors, most, report, json_)
     elif against:
         path = catalog.find_scenario(scenario)
         _variants(path, overrides, overrides, against, prices, report, json_)
@@ -103,20 +101,11 @@ def command(
 
 
 def _check(
-    each: Sequence[str],
-    against: Sequence[str],
-    report: Path | None,
-    plot: Path | None,
-    prices: object,
+    each: Sequence[str], against: Sequence[str], report: Path | None, prices: object
 ) -> None:
     """Refuses options that do not go together."""
-    if plot is not None and not each:
-        raise misused("--plot", "--plot alone", "--each, whose bars it draws")
     if each and against:
         raise misused("--against", "--against with --each", "one of them")
-    if each and report is not None:
-        hint = "`prestep run --report FILE --each WHAT` has the bars in its report"
-        raise misused("--report", "--report with --each", "--set or --against", hint)
     if prices and not against:
         raise misused("--price-per-gpu-hour", "prices alone", "--against beside them")
     if report is not None:
@@ -202,12 +191,10 @@ def _tornado(
     each: Sequence[str],
     factors: str,
     most: int,
-    picture: Path | None,
+    report: Path | None,
     json_: bool,
 ) -> None:
     """The scenario, with its changes if there are any, and every element faster and slower."""
-    if picture is not None:
-        whatif_plot.check_suffix(picture)  # before the work, not after
     words = [word.strip() for text in each for word in text.split(",")]
     wrong = [word for word in words if word not in elements.EACH]
     if wrong:
@@ -216,9 +203,9 @@ def _tornado(
         )
     loaded = load.load_scenario(catalog.find_scenario(scenario), overrides)
     table = tornado.tornado(loaded, words, _factors(factors), most=most)
-    if picture is not None:
-        whatif_plot.plot(table, picture)
-        talk(f"wrote {picture}")
+    if report is not None:
+        _report.write_tornado(table, report, Path(loaded.where).name)
+        talk(f"wrote {report}")
     if json_:
         echo_json(table)
     else:

@@ -43,15 +43,23 @@ def write(
     answer: str,
     sheets: Iterable[Sheet],
     chips: Sequence[str] = (),
+    first: tuple[str, str] = ("", ""),
 ) -> None:
-    """Writes the answer in the format that the suffix says."""
+    """Writes the answer in the format that the suffix says; `first` is a section of HTML, which Markdown leaves out."""
     filled = [sheet for sheet in sheets if sheet.rows or sheet.notes]
-    made = as_markdown if path.suffix == ".md" else as_html
-    files.write_text(path, made(title, answer, filled, chips))
+    if path.suffix == ".md":
+        text = as_markdown(title, answer, filled, chips)
+    else:
+        text = as_html(title, answer, filled, chips, first)
+    files.write_text(path, text)
 
 
 def as_html(
-    title: str, answer: str, sheets: Sequence[Sheet], chips: Sequence[str] = ()
+    title: str,
+    answer: str,
+    sheets: Sequence[Sheet],
+    chips: Sequence[str] = (),
+    first: tuple[str, str] = ("", ""),
 ) -> str:
     """The page.
 
@@ -60,10 +68,10 @@ def as_html(
     >>> "<h2" in as_html("Steps", "All is well.", [Sheet("Ranks", ("rank", "step"), [("0", "1 ms")])])
     True
     """
-    parts = [
-        (f"part{at}", sheet.title, markup(_table(sheet), *map(paragraph, sheet.notes)))
-        for at, sheet in enumerate(sheets)
-    ]
+    parts = [("first", *first)]
+    for at, sheet in enumerate(sheets):
+        body = markup(_table(sheet), *map(paragraph, sheet.notes))
+        parts.append((f"part{at}", sheet.title, body))
     return html.page(title, answer, parts, chips=chips)
 
 

@@ -191,7 +191,7 @@ def _head(table: Table, width: int, half: int) -> list[str]:
     step = format_duration(table["step_time"])
     columns = "".join(f"{factor:>{NUMBER}}" for factor in factors)
     return [
-        *_largest(table),
+        largest(table),
         f"step time {step}; each at {' and '.join(factors)}:",
         *coverage(table),
         "",
@@ -199,15 +199,15 @@ def _head(table: Table, width: int, half: int) -> list[str]:
     ]
 
 
-def _largest(table: Table) -> list[str]:
+def largest(table: Table) -> str:
     """The answer: the element that matters most, and the change that shows it."""
     if not table["elements"] or table["elements"][0]["effect"] < LEAST_DIFFERENCE:
-        return ["Nothing that was tried changes the step."]
+        return "Nothing that was tried changes the step."
     row = table["elements"][0]
     change = max(row["changes"], key=lambda one: abs(one["difference"]))
     part = percent(change["difference"] / table["step_time"], True)
     times = f"{format_difference(change['difference'])}, {part}"
-    return [f"{named(row)} matters most: {times} at {change['factor']:g}x."]
+    return f"{named(row)} matters most: {times} at {change['factor']:g}x."
 
 
 def named(row: Table) -> str:

@@ -19,14 +19,14 @@ COMMANDS = {
     "trace.json.gz": ("run", "--trace", "OUT"),
     "step.html": ("run", "--report", "OUT"),
     "step.parquet": ("run", "--timeline", "OUT"),
-    "bars.svg": (
+    "bars.html": (
         "whatif",
         "llama1b-ddp4",
         "--each",
         "gpu",
         "--factors",
         "2",
-        "--plot",
+        "--report",
         "OUT",
     ),
     "cluster.graphml": ("topology", "export", "h200-host-4", "-o", "OUT"),

@@ -19,7 +19,6 @@ LOG = CASES / "h200" / "collectives_2gpu.jsonl"
 HIDDEN = "import sys; sys.modules[sys.argv.pop(1)] = None; from prestep import cli; cli.main()"
 COMMANDS = {
     "matplotlib": [
-        ["whatif", "mlp-ddp4", "--each", "link-kind", "--plot", "bars.html"],
         ["plot", "out", "--x", "parallel.dp", "--y", "mfu"],
     ],
     "scipy": [

@@ -268,9 +268,9 @@ def test_the_tornado_page_has_bars_on_both_sides(
     leafspine: str, tmp_path: Path
 ) -> None:
     """Slower to the right, faster to the left; the picture has every element."""
-    plot = tmp_path / "sub" / "tornado.svg"
+    page = tmp_path / "tornado.html"
     done = whatif(
-        leafspine, "--each", "link-kind", "--each", "gpu,tier", "--plot", str(plot)
+        leafspine, "--each", "link-kind", "--each", "gpu,tier", "--report", str(page)
     )
     assert done.exit_code == 0, done.output
     answer, *rows = done.stdout.splitlines()
@@ -278,7 +278,7 @@ def test_the_tornado_page_has_bars_on_both_sides(
     assert max(map(len, rows)) <= 80
     left, right = next(row for row in rows if row.startswith("spine")).split("|")
     assert "█" in left and "█" in right and "+" in left and "-" in left
-    assert "gpu hbm_bandwidth" in plot.read_text(encoding="utf-8")
+    assert "gpu hbm_bandwidth" in page.read_text(encoding="utf-8")
 
 
 def test_a_set_beside_each_changes_the_base(leafspine: str) -> None:
@@ -300,11 +300,10 @@ def test_a_set_beside_each_changes_the_base(leafspine: str) -> None:
         (["--each", "links"], 'did you mean "link"?'),
         (["--each", "gpu", "--factors", "0.5,zero"], "numbers above 0"),
         (["--each", "gpu", "--factors", "-1"], "numbers above 0"),
-        (["--each", "gpu", "--plot", "a.pdf"], ".svg, .png or .html"),
+        (["--each", "gpu", "--report", "a.pdf"], ".html"),
         (["--set", "gpu[9].clock=0.5x"], "a number from 0 to 3"),
         (["--set", "spin.bandwidth=2x"], 'did you mean "spine"?'),
         (["--set", "spine=off"], "ranks 2-3"),
-        (["--set", "spine.bandwidth=2x", "--plot", "a.svg"], "--each"),
         (["--set", "spine=2x"], "selector=off"),
     ],
 )
