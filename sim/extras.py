@@ -83,9 +83,7 @@ EXTRAS = {
     "distributed": Extra(
         "prestep sweep --executor dask://...", "pip install 'prestep[cluster]'"
     ),
-    "matplotlib": Extra(
-        "a picture (prestep plot, validate --plot)", "pip install 'prestep[plot]'"
-    ),
+    "matplotlib": Extra("a picture (prestep plot)", "pip install 'prestep[plot]'"),
     "mcp": Extra("prestep mcp", "pip install 'prestep[mcp]'"),
     "torch": Extra("prestep capture", "pip install 'prestep[capture]'"),
 }

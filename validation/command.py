@@ -10,7 +10,6 @@ from typing import Any
 
 from prestep.sim import files
 from prestep.sim.errors import InputError
-from prestep.sim.extras import lazily
 from prestep.sim.outputs import words
 from prestep.validation.report import baseline, coverage
 from prestep.validation.report import report as writers
@@ -20,9 +19,6 @@ from prestep.validation.report.interface import Report
 from prestep.validation.report.page import page
 from prestep.validation.sets import own
 from prestep.validation.sets.sets import kind_of, validate
-
-with lazily():  # matplotlib takes longer to import than the rest
-    from prestep.validation.report import plot as picture
 
 DEFAULT = "h200"
 Talk = Callable[[str], None]
@@ -144,7 +140,6 @@ def write(
     reports: Sequence[Report],
     talk: Talk,
     junit: Path | None = None,
-    plot: Path | None = None,
     markdown: Path | None = None,
     html: Path | None = None,
     compared: Comparison | None = None,
@@ -154,16 +149,10 @@ def write(
     Raises
     ------
     InputError
-        If a picture of several sets is asked for, or a file cannot be written.
+        If a file cannot be written.
     """
-    if plot is not None and len(reports) > 1:
-        raise InputError.of(
-            "command line", "--plot", f"{len(reports)} sets", "one set a picture"
-        )
     if junit is not None:
         writers.write_junit(reports[0] if len(reports) == 1 else reports, junit)
-    if plot is not None:
-        picture.write_plot(reports[0], plot)
     if markdown is not None:
         text = "\n".join(map(writers.markdown, reports))
         files.write_text(
@@ -173,7 +162,7 @@ def write(
         files.write_text(
             html, page(reports, compared.tables() if compared is not None else ())
         )
-    for path in filter(None, (junit, plot, markdown, html)):
+    for path in filter(None, (junit, markdown, html)):
         talk(f"wrote {path}")
 
 

@@ -64,7 +64,7 @@ def test_nan_and_missing_predictions_fail() -> None:
 def test_writers(tmp_path: Path) -> None:
     """Every format is written, and says what failed; several sets are several suites."""
     made = replace(report(case(0.5, name="far"), case(0.01)), skips=())
-    paths = {name: tmp_path / name for name in ("markdown", "junit", "plot")}
+    paths = {name: tmp_path / name for name in ("markdown", "junit", "html")}
     command.write([made], lambda _: None, **paths)
     assert all(path.stat().st_size > 500 for path in paths.values())
     assert ElementTree.parse(tmp_path / "junit").getroot().get("failures") == str(

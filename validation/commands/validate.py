@@ -32,7 +32,6 @@ GROUP = "Trust"
 FILES = {
     "--junit": "Write JUnit XML.",
     "--export": "Write measured and predicted steps as one table (.parquet, .csv).",
-    "--plot": "Write a scatter plot (PNG).",
     "--markdown": "Write the report as Markdown.",
     "--html": "Write a page with scatter and residual plots, in one file.",
 }

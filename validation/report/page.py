@@ -6,10 +6,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from prestep.sim.markup import Markup, box, element, horizontal, label, paragraph
+from prestep.sim.exporters import html
+from prestep.sim.markup import (
+    Markup,
+    box,
+    element,
+    horizontal,
+    label,
+    markup,
+    paragraph,
+    table,
+)
 from prestep.sim.units import format_duration
 from prestep.validation.report import coverage
-from prestep.validation.report.interface import PALETTE, Cells, Point, Report, Table
+from prestep.validation.report.interface import PALETTE, Point, Report, Table
 from prestep.validation.report.report import (
     CHECK_HEAD,
     GROUP_HEAD,
@@ -19,22 +29,19 @@ from prestep.validation.report.report import (
 )
 
 WIDTH, HEIGHT, MARGIN = 560, 430, 58
-GREY = "#888"
-BANDS = ((0.15, "#efefef"), (0.05, "#dcdcdc"))
-STYLE = """body{font:14px/1.45 system-ui,sans-serif;margin:2em auto;max-width:1240px;padding:0 1em;color:#1b1b1b}
-table{border-collapse:collapse;margin:.6em 0;display:block;overflow-x:auto}td,th{padding:.15em .7em;text-align:left;
-border-bottom:1px solid #ddd;font-variant-numeric:tabular-nums}.bad{color:#b00020;font-weight:600}svg{max-width:100%}
-figure{display:inline-block;margin:0 .5em 0 0}figcaption{color:#555}summary{cursor:pointer}
-.key{margin-right:1em}.key i{display:inline-block;width:.8em;height:.8em;margin-right:.3em}"""
+GREY = "var(--soft)"
+BANDS = ((0.15, "0.12"), (0.05, "0.2"))  # of the measured time, and how strong
 
 
 def page(reports: Sequence[Report], more: Iterable[Table] = ()) -> str:
     """The whole file; `more` are tables to show first (what moved against a base)."""
-    body = "\n".join([*map(_table, more), *map(_section, reports)])
-    return (
-        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>prestep validate</title><style>{STYLE}</style>\n'
-        f"<h1>Predicted against measured</h1>\n{body}\n</html>\n"
+    failed = [report.name for report in reports if not report.passed]
+    answer = (
+        f"Outside its limits: {', '.join(failed)}." if failed else "All checks pass."
     )
+    parts = [("moved", table.title or "What moved", _table(table)) for table in more]
+    parts += [(report.name, verdict(report), _section(report)) for report in reports]
+    return html.page("Predicted against measured", answer, parts, lost=bool(failed))
 
 
 def _section(report: Report) -> str:
@@ -45,27 +52,24 @@ def _section(report: Report) -> str:
     colours = {name: PALETTE[at % len(PALETTE)] for at, name in enumerate(groups)}
     over = f"predicted over measured {report.unit}; bands: 5 % and 15 %"
     errors = "signed error over measured time; squares: fitted, hollow: noisy"
-    checks = list(map(check_cells, report.checks))
-    failed = {} if report.passed else {"class_": "bad"}
-    return "\n".join(
-        [
-            element("h2", verdict(report), **failed),
-            _figure(_scatter(points, colours), over),
-            _figure(_residuals(points, colours), errors),
-            paragraph(*map(_key, colours.items())),
-            _table(Table("Checks", CHECK_HEAD, checks)),
-            _table(Table("Slices", GROUP_HEAD, list(group_cells(report)))),
-            paragraph(coverage.line(report)),
-            _cases(report),
-        ]
+    pictures = (
+        _figure(_scatter(points, colours), over),
+        _figure(_residuals(points, colours), errors),
+    )
+    return markup(
+        element("div", *pictures, class_="split"),
+        element("div", *map(_key, colours.items()), class_="keys"),
+        _table(Table("Checks", CHECK_HEAD, list(map(check_cells, report.checks)))),
+        _table(Table("Slices", GROUP_HEAD, list(group_cells(report)))),
+        paragraph(coverage.line(report)),
+        _cases(report),
     )
 
 
 def _key(group: tuple[str, str]) -> Markup:
     """A name and its colour."""
     name, colour = group
-    square = element("i", style=f"background:{colour}")
-    return element("span", square, name, class_="key")
+    return element("span", element("i", style=f"background:{colour}"), name)
 
 
 def _cases(report: Report) -> Markup:
@@ -80,18 +84,15 @@ def _figure(drawing: str, caption: str) -> Markup:
     return element("figure", drawing, element("figcaption", caption))
 
 
-def _table(table: Table) -> str:
-    def line(tag: str, row: Cells) -> str:
-        return element("tr", *(_cell(tag, text) for text in row))
-
-    title = element("h3", table.title) if table.title else ""
-    rows = (line("td", row) for row in table.rows)
-    return title + element("table", line("th", table.head), *rows)
+def _table(shown: Table) -> Markup:
+    """A table under its title; what fails is red."""
+    title = element("h3", shown.title) if shown.title else ""
+    rows = ([_cell(text) for text in row] for row in shown.rows)
+    return markup(title, table(shown.head, rows))
 
 
-def _cell(tag: str, text: str) -> Markup:
-    marked = {"class_": "bad"} if text in ("FAILED", "worse") else {}
-    return element(tag, text, **marked)
+def _cell(text: str) -> str:
+    return element("b", text, class_="bad") if text in ("FAILED", "worse") else text
 
 
 def _scatter(points: Sequence[Point], colours: dict[str, str]) -> str:
@@ -139,7 +140,7 @@ def _band(
     below = [(time, time * (1 - share)) for time in ends]
     above = [(time, time * (1 + share)) for time in reversed(ends)]
     corners = [f"{across(x):.1f},{up(y):.1f}" for x, y in below + above]
-    return element("polygon", fill=colour, points=" ".join(corners))
+    return element("polygon", fill=GREY, fill_opacity=colour, points=" ".join(corners))
 
 
 def _times_across(low: float, high: float) -> list[Markup]:
@@ -191,7 +192,7 @@ class _ErrorAxis:
 def _strip(up: _ErrorAxis, share: float, colour: str) -> Markup:
     """The band of errors up to a share."""
     wide, high = WIDTH - MARGIN - 12, up(-share) - up(share)
-    return box(MARGIN, up(share), wide, high, fill=colour)
+    return box(MARGIN, up(share), wide, high, fill=GREY, fill_opacity=colour)
 
 
 def _range(times: Sequence[float]) -> tuple[float, float]:
@@ -216,11 +217,11 @@ def _point(point: Point, x: float, y: float, colour: str) -> Markup:
 
 
 def _tick(x: float, y: float, text: str) -> Markup:
-    return label(text, x, y, font_size=11, text_anchor="middle", fill="#444")
+    return label(text, x, y, text_anchor="middle", class_="soft")
 
 
 def _svg(drawn: Iterable[str]) -> Markup:
     wide, high = WIDTH - MARGIN - 12, HEIGHT - MARGIN - 12
     frame = box(MARGIN, 12, wide, high, fill="none", stroke=GREY)
-    size = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "width": WIDTH, "height": HEIGHT}
+    size = {"viewBox": f"0 0 {WIDTH} {HEIGHT}", "style": "min-width:0"}
     return element("svg", *drawn, frame, **size)
