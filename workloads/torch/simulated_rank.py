@@ -5,6 +5,7 @@ Parts of a sequence are neighbours, as in torchtitan's mesh.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,6 +19,7 @@ with lazily():
     from prestep.workloads.exchanges import context
 
 AXES = ("tp", "cp", "pp", "dp")
+Seat = tuple[int, int]  # of a stage's rank: its replica, and its shard
 
 
 @dataclass(frozen=True)
@@ -101,69 +103,38 @@ class SimulatedRank:
 
     def data_parallel(self) -> Group:
         """The ranks that hold the same parameters."""
-        t, shards = self.where[2], range(self.layout.tp)
-        mine = self._replicas_of(t)
-        if not self.replicas:
-            return Group("dp", mine, [mine], len(mine))
-        # The group is the same for every replica: of a thousand replicas one need be asked.
-        copies = {self._replicas_of(shard) for shard in shards}
-        return Group("dp", mine, sorted(copies), len(self.replicas))
+        return self._across("dp", [range(self.layout.dp)], len(self.replicas))
 
     def shards(self, size: int) -> Group:
         """The ranks that hold the other shards of one copy of its parameters: `size` neighbours among the replicas."""
         if size == self.layout.dp:
             return self.data_parallel()
-        own = self.where[0] // size * size
-        return self._part("dp", [range(d, d + size) for d in self._every(size)], own)
+        return self._across("dp", self._neighbours(size))
 
     def itself(self) -> Group:
         """This rank, with those that it stands for: what it does by itself, they do beside it."""
-        alike = [range(d, d + 1) for d in self.alike]
-        return self._part("offload", alike, self.where[0])
+        return self._across("offload", [range(d, d + 1) for d in self.alike])
 
     def copies(self, size: int) -> Group | None:
         """The ranks that hold the same shard where `size` ranks hold a copy; None: there is one copy."""
         ranks = self.layout.dp
         if size == ranks:
             return None
-        parts = [range(d, ranks, size) for d in range(size)]
-        return self._part("replicas", parts, self.where[0] % size)
-
-    def _every(self, size: int) -> range:
-        return range(0, self.layout.dp, size)
-
-    def _part(self, axis: str, parts: list[range], first: int) -> Group:
-        """The one of these groups of replicas that begins with `first`, as this rank's stage and shard have it."""
-        _, stage, own = self.where
-
-        def ranks(part: range, shard: int) -> tuple[int, ...]:
-            return tuple(self.layout.rank(d, stage, shard) for d in part)
-
-        mine = next(ranks(part, own) for part in parts if part[0] == first)
-        if not self.replicas:
-            return Group(axis, mine, [mine], len(mine))
-        every = [ranks(p, shard) for p in parts for shard in range(self.layout.tp)]
-        return Group(axis, mine, sorted(every), 1)
+        return self._across("replicas", [range(d, ranks, size) for d in range(size)])
 
     def tensor_parallel(self) -> Group:
         """The ranks that hold the other shards of its layers."""
-        mine = self._shards_of(self.where[0])
-        if not self.replicas:
-            return Group("tp", mine, [mine], len(mine))
-        copies = {self._shards_of(replica) for replica in self.alike}
-        return Group("tp", mine, sorted(copies), 1)
+        shards = range(self.layout.tp)
+        return self._of("tp", ([(d, t) for t in shards] for d in self.alike))
 
     def context_parallel(self, role: str, ring_degree: int) -> Group:
         """The ranks that have the other parts of its samples, neighbours among the replicas: those of a role."""
-        size, own = self.layout.cp, self.where[0]
-        parts = [
+        parts = (
             part
-            for first in self._every(size)
-            for part in context.groups(role, range(first, first + size), ring_degree)
-        ]
-        mine = next(part for part in parts if own in part)
-        group = self._part("cp", parts, mine[0])
-        return replace(group, role="" if role == "cp" else role)
+            for sample in self._neighbours(self.layout.cp)
+            for part in context.groups(role, sample, ring_degree)
+        )
+        return replace(self._across("cp", parts), role="" if role == "cp" else role)
 
     def expert_parallel(self, size: int, whole: bool = False) -> Group:
         """The ranks that hold the other experts: `size` neighbours on the data-parallel axis.
@@ -171,47 +142,46 @@ class SimulatedRank:
         `whole`: each tensor-parallel rank has experts of its own, and they are the nearest neighbours.
         """
         if whole:
-            return self._place("ep", self._blocks(size))
-        parts = [range(d, d + size) for d in self._every(size)]
-        return self._part("ep", parts, self.where[0] // size * size)
+            return self._of("ep", self._blocks(size))
+        return self._across("ep", self._neighbours(size))
 
     def expert_copies(self, size: int, among: int, whole: bool = False) -> Group:
         """The ranks that hold the same experts, of the `among` neighbours; `size` ranks hold all of them."""
         if whole:
             blocks = self._blocks(among * self.layout.tp)
-            every = [
-                range(each.start + i, each.stop, size)
-                for each in blocks
-                for i in range(size)
-            ]
-            return self._place("edp", every)
-        parts = [
-            range(first + place, first + among, size)
-            for first in self._every(among)
-            for place in range(size)
-        ]
-        own = self.where[0]
-        return self._part("edp", parts, own // among * among + own % size)
+            return self._of("edp", (b[i::size] for b in blocks for i in range(size)))
+        parts = (n[i::size] for n in self._neighbours(among) for i in range(size))
+        return self._across("edp", parts)
 
-    def _blocks(self, size: int) -> list[range]:
+    def _neighbours(self, size: int) -> list[range]:
+        """So many neighbours among the replicas at a time."""
+        return [range(d, d + size) for d in range(0, self.layout.dp, size)]
+
+    def _blocks(self, size: int) -> list[list[Seat]]:
         """So many neighbours of a stage's ranks, those of a tensor-parallel group beside each other."""
-        ranks = self.layout.dp * self.layout.tp
-        return [range(first, first + size) for first in range(0, ranks, size)]
+        seats = [
+            divmod(at, self.layout.tp) for at in range(self.layout.dp * self.layout.tp)
+        ]
+        return [seats[at : at + size] for at in range(0, len(seats), size)]
 
-    def _place(self, axis: str, parts: list[range]) -> Group:
-        """The one of these groups of a stage's ranks that this rank is in."""
-        replica, stage, shard = self.where
-        tp = self.layout.tp
+    def _across(
+        self, axis: str, parts: Iterable[Sequence[int]], arrivals: int = 1
+    ) -> Group:
+        """The group of its own shard, of groups of replicas."""
+        shards = range(self.layout.tp)
+        seats = ([(d, t) for d in part] for part in parts for t in shards)
+        return self._of(axis, seats, arrivals)
 
-        def ranks(part: range) -> tuple[int, ...]:
-            places = (divmod(each, tp) for each in part)
-            return tuple(self.layout.rank(d, stage, t) for d, t in places)
-
-        own = replica * tp + shard
-        mine = next(ranks(part) for part in parts if own in part)
+    def _of(
+        self, axis: str, groups: Iterable[Sequence[Seat]], arrivals: int = 1
+    ) -> Group:
+        """The one of a stage's groups that this rank is in; the others are its copies where it stands for them."""
+        rank, stage = self.layout.rank, self.stage
+        every = [tuple(rank(d, stage, t) for d, t in group) for group in groups]
+        mine = next(ranks for ranks in every if self.number in ranks)
         if not self.replicas:
             return Group(axis, mine, [mine], len(mine))
-        return Group(axis, mine, sorted(map(ranks, parts)), 1)
+        return Group(axis, mine, sorted(every), arrivals)
 
     def pipeline(self) -> list[int]:
         """The ranks of its pipeline, in the order of the axis."""
@@ -229,11 +199,3 @@ class SimulatedRank:
             for replica in self.alike
             for shard in range(self.layout.tp)
         ]
-
-    def _replicas_of(self, shard: int) -> tuple[int, ...]:
-        rank, stage = self.layout.rank, self.stage
-        return tuple(rank(d, stage, shard) for d in range(self.layout.dp))
-
-    def _shards_of(self, replica: int) -> tuple[int, ...]:
-        rank, stage = self.layout.rank, self.stage
-        return tuple(rank(replica, stage, t) for t in range(self.layout.tp))
