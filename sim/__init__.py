@@ -1,3 +1,3 @@
 """Executes an operation graph on a cluster."""
 
-__version__ = "0.1.0"
+__version__ = "0.3.0"

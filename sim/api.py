@@ -24,7 +24,7 @@ from prestep.sim.exchanges import report as collective_report
 from prestep.sim.exporters import _run_files
 from prestep.sim.predict import execute, plan, predict, reported, with_request
 from prestep.sim.spec.jobs import refuse
-from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.load import load_scenario, scenario_of
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies import sweep as sweep_study
 from prestep.sim.studies import tornado as tornado_study
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
     Cluster: TypeAlias = str | Path | nx.Graph[Any] | Fabric
+    Job: TypeAlias = str | Path | Mapping[str, Any]
 
 __all__ = [
     "InputError",
@@ -65,21 +66,31 @@ __all__ = [
 
 
 def load(
-    scenario: str | Path | None = None,
+    scenario: Job | None = None,
     changes: Changes | None = None,
     cluster: Cluster | None = None,
 ) -> Scenario:
-    """A scenario: a file, or a bundled one by its name (`names("scenarios")`); none is the demonstration.
+    """A scenario: a file, a bundled one by its name (`names("scenarios")`), or its tables; none is the demonstration.
 
     `cluster` stands in place of the scenario's: a name, a file, or a NetworkX graph (`to_graph`).
+
+    Examples
+    --------
+    >>> from prestep.sim import api
+    >>> tables = {"cluster": {"name": "dgx-h100", "gpus": 1}, "model": {"kind": "mlp", "sizes": [64, 64]}}
+    >>> api.load({**tables, "training": {"micro_batch": 8}}).training.micro_batch
+    8
 
     Raises
     ------
     InputError
         With every mistake in it (`mistakes`).
     """
+    placed = _placed(changes, cluster)
+    if isinstance(scenario, Mapping):
+        return scenario_of(scenario, "scenario", placed)
     path = find_scenario(None if scenario is None else str(scenario))
-    return load_scenario(path, _placed(changes, cluster))
+    return load_scenario(path, placed)
 
 
 def _placed(changes: Changes | None, cluster: Cluster | None) -> tuple[str, ...]:
@@ -126,7 +137,7 @@ def from_graph(graph: nx.Graph[Any]) -> Fabric:
 
 
 def simulate(
-    scenario: Scenario | str | Path | None = None,
+    scenario: Scenario | Job | None = None,
     changes: Changes | None = None,
     prices: bool = False,
     cluster: Cluster | None = None,
@@ -151,7 +162,7 @@ def simulate(
 
 
 def compare(
-    scenario: str | Path | None, *variants: Changes, cluster: Cluster | None = None
+    scenario: Job | None, *variants: Changes, cluster: Cluster | None = None
 ) -> pd.DataFrame:
     """The scenario as it is (row "base") and with each of the changes; a row each, named by what it changes.
 
@@ -178,13 +189,14 @@ def compare(
 
 
 def tornado(
-    scenario: str | Path | None,
-    each: Sequence[str] = ("all",),
+    scenario: Job | None,
+    each: str | Sequence[str] = "all",
     factors: Sequence[float] = (0.5, 2.0),
     cluster: Cluster | None = None,
 ) -> pd.DataFrame:
     """Step times (s) with one element at a time at each factor: a row an element, the largest effect first."""
-    table = tornado_study.tornado(load(scenario, cluster=cluster), each, factors)
+    kinds = each.split(",") if isinstance(each, str) else each
+    table = tornado_study.tornado(load(scenario, cluster=cluster), kinds, factors)
     rows = [
         {c["factor"]: c["step_time"] for c in row["changes"]}
         for row in table["elements"]

@@ -157,7 +157,7 @@ def test_help_names_every_command() -> None:
 
 def test_version_is_the_package_s() -> None:
     """One version, in sim/__init__.py."""
-    assert "0.1.0" in CliRunner().invoke(cli.main, ["--version"]).stdout
+    assert "0.3.0" in CliRunner().invoke(cli.main, ["--version"]).stdout
 
 
 def test_schema_is_json_on_stdout() -> None:

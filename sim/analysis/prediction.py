@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
+from html import escape
 from typing import Any
 
 from prestep.sim.analysis.critical_path import CriticalPath
@@ -16,6 +17,7 @@ from prestep.sim.analysis.link_use import Link, LinkKind, LinkLoad
 from prestep.sim.analysis.memory import FRAGMENTATION, Memory, MemoryVerdict, Recomputed
 from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.analysis.uncertainty import Uncertainty
+from prestep.sim.units import format_duration
 from prestep.workloads.memory.account import Memory as Account
 
 
@@ -154,6 +156,20 @@ class Prediction:
     critical_path: CriticalPath | None = field(default=None, repr=False, compare=False)
     uncertainty: Uncertainty | None = field(default=None, repr=False, compare=False)
     details: Details | None = field(default=None, repr=False, compare=False)
+
+    def __repr__(self) -> str:
+        speed = f"{self.tokens_per_second_per_gpu:.4g} tokens/s/GPU, MFU {self.mfu:.1%}"
+        return f"Prediction({format_duration(self.step_time)} a step, {speed})"
+
+    def _repr_html_(self) -> str:
+        """How notebooks show it: the figures, and where the time goes."""
+        parts = sorted(self.breakdown.items(), key=lambda part: -part[1])
+        rows = "".join(
+            f"<tr><td>{name}</td><td>{format_duration(time)}</td><td>{time / self.step_time:.1%}</td></tr>"
+            for name, time in parts
+            if time > 0
+        )
+        return f"<p>{escape(repr(self))}</p><table>{rows}</table>"
 
     @property
     def signed_error(self) -> float | None:

@@ -9,6 +9,7 @@ import pytest
 from prestep.sim.collectives.wires import transport
 from prestep.sim.errors import InputError
 from prestep.topologies import cluster_names, load_cluster
+from prestep.topologies.files import interchange
 from prestep.topologies.show.summary import oversubscription
 from tests.sample import together
 
@@ -163,6 +164,23 @@ def test_files_that_cannot_be_built(tmp_path: Path, text: str, message: str) -> 
         load_cluster(written(tmp_path, text))
 
 
+def test_a_file_extends_what_another_tool_wrote(tmp_path: Path) -> None:
+    """Its facts and links are laid over; a kind of link that is not there, and other hosts, are refused."""
+    host = load_cluster("dgx-h100")
+    interchange.export_file(host, tmp_path / "host.json")
+    text = 'extends = "host.json"\nhost_factor = 1.5\n[nvlink]\nbandwidth = "10 GB/s"\n'
+    made = load_cluster(written(tmp_path, text))
+    links = made.links
+    rows = links.of_kind("nvlink")
+    assert set(links.bandwidth[rows] / links.count[rows]) == {10e9}
+    assert made.facts["host_factor"].value == 1.5
+    assert made.facts["nvlink_sharp"] == host.facts["nvlink_sharp"]
+    with pytest.raises(InputError, match=r'did you mean "nvlink"'):
+        load_cluster(written(tmp_path, text.replace("[nvlink]", "[nvlinks]")))
+    with pytest.raises(InputError, match="hosts: found 2, expected 1"):
+        load_cluster(tmp_path / "mine.toml", hosts=2)
+
+
 def test_names_and_files_that_do_not_exist() -> None:
     """A close name is suggested; a file is named."""
     with pytest.raises(InputError, match=r'did you mean "h200-host-4"\?'):
@@ -177,7 +195,7 @@ def test_names_and_files_that_do_not_exist() -> None:
 def test_one_host_is_one_host_and_overrides_are_passed_on() -> None:
     """`hosts = 1` is what it is; more needs another family."""
     assert load_cluster("dgx-h100", hosts=1).hosts == ("host0",)
-    with pytest.raises(InputError, match="hosts: found 16, expected 1"):
+    with pytest.raises(InputError, match=r"hosts: found 16.*dgx-h100-superpod"):
         load_cluster("dgx-h100", hosts=16)
     half = load_cluster("dgx-h100", overrides={"nvlink.bandwidth": "0.5x"})
     assert half.links.bandwidth[0] == load_cluster("dgx-h100").links.bandwidth[0] / 2

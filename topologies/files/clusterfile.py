@@ -36,10 +36,12 @@ from prestep.sim.extras import lazily
 from prestep.topologies.core.checks import components
 from prestep.topologies.core.facts import FILES
 from prestep.topologies.core.kinds import ENDPOINTS
-from prestep.topologies.core.quantity import Quantity
+from prestep.topologies.core.quantity import LinkSpec, Quantity
+from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.files.bundled import CLUSTERS
+from prestep.topologies.files.larger import larger
 from prestep.topologies.files.tables import (
     Reader,
     Table,
@@ -56,6 +58,8 @@ with lazily():
 # Of anything that a family counts, and of GPUs: so many take 1.3 GB.
 MOST = 2**18
 MOST_GPUS = 2**18
+# What a file says of a link of another tool's cluster changes it; the rest of the link stays.
+_ANY_LINK = LinkSpec(*[Quantity(1.0, "guess", "as it is")] * 2)
 # Mistakes that show the pattern.
 _SHOWN = 8
 
@@ -65,6 +69,9 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
     if _foreign(Path(name_or_file)):
         return _imported(Path(name_or_file), hosts)
     path = locate(name_or_file)
+    base = _foreign_base(path)
+    if base is not None:
+        return _extended(path, base, hosts)
     where, table = where_of(path), merged(path)
     family = load_family(where, table)
     reader = Reader(where)
@@ -86,6 +93,37 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
     measured = {field: str(table.get(key, "")) for key, field in FILES.items()}
     fabric = fabric.with_columns(**measured)
     return _doubted(fabric) if own else fabric
+
+
+def _foreign_base(path: Path) -> Path | None:
+    """The file of another tool that a cluster file extends; None for one of prestep's, or for no file."""
+    name = merged(path, extended=False).get("extends")
+    base = path.parent / name if isinstance(name, str) else path
+    return base if base != path and _foreign(base) else None
+
+
+def _extended(path: Path, base: Path, hosts: int | None) -> Fabric:
+    """Another tool's cluster with the facts, links and measured times that a cluster file states of it."""
+    where, fabric = where_of(path), _imported(base, hosts)
+    table = merged(path, extended=False)
+    for key in {"extends", "description"} & {*table}:
+        del table[key]
+    files = {field: str(table.pop(key, "")) for key, field in FILES.items()}
+    kinds = dict.fromkeys(dict.fromkeys(fabric.links.kind.tolist()), LinkSpec)
+    reader = Reader(where)
+    values = reader.params(table, kinds, lambda _: dict.fromkeys(kinds, _ANY_LINK))
+    if reader.mistakes:
+        raise InputError(reader.mistakes)
+    changes = {
+        f"{kind}.{part}": f"{reader.facts[f'{kind}.{part}'].value!r} {unit}"
+        for kind in values
+        for part, unit in (("bandwidth", "B/s"), ("latency", "s"))
+        if f"{kind}.{part}" in reader.facts
+    }
+    changed = with_overrides(fabric, changes, where)
+    measured = {field: file for field, file in files.items() if file}
+    facts = {**changed.facts, **reader.facts}
+    return changed.with_facts(path.stem, facts).with_columns(**measured)
 
 
 def _doubted(fabric: Fabric) -> Fabric:
@@ -206,7 +244,9 @@ def _hosts(reader: Reader, family: ModuleType, hosts: int) -> Table:
     if "hosts" in typing.get_type_hints(family.Params):
         return {"hosts": hosts}
     if hosts != 1:
-        hint = "leave hosts out, or choose a cluster of another family"
+        gpus = hosts * int(getattr(family.Params(), "gpus", 1))
+        hint = larger(reader.where.rpartition("/")[2].removesuffix(".toml"), gpus)
+        hint = hint or "leave hosts out, or choose a cluster of another family"
         name = family.__name__.rpartition(".")[2]
         reader.mistakes.append(
             Mistake(
