@@ -39,7 +39,9 @@ def page(reports: Sequence[Report], more: Iterable[Table] = ()) -> str:
     answer = (
         f"Outside its limits: {', '.join(failed)}." if failed else "All checks pass."
     )
-    parts = [("moved", table.title or "What moved", _table(table)) for table in more]
+    parts: list[tuple[str, str, str]] = [
+        ("moved", shown.title or "What moved", _table(shown)) for shown in more
+    ]
     parts += [(report.name, verdict(report), _section(report)) for report in reports]
     return html.page("Predicted against measured", answer, parts, lost=bool(failed))
 

@@ -255,11 +255,15 @@ def _over_time(result: Prediction, verdict: MemoryVerdict) -> str:
         f"What the allocator of rank {verdict.rank} has handed out in the last step, "
         "where the GPU computes what was "
     )
+    beside = ""
+    if verdict.outside:
+        size = format_bytes(verdict.outside)
+        beside = f" {size} more, of the peak above, lie outside of the allocator."
     keys = legend(
         [(_OWNER_COLOURS.get(owner, "other"), owner) for owner in owned.owners]
     )
     return (
-        paragraph(f"{text}issued with it.")
+        paragraph(f"{text}issued with it.{beside}")
         + pictures_time.memory(owned, _OWNER_COLOURS, room)
         + keys
     )
