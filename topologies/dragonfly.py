@@ -1,4 +1,7 @@
-"""Dragonfly: groups of fully connected switches, and cables between every two groups."""
+"""Dragonfly: groups of fully connected switches, and cables between every two groups.
+
+Dragonfly+: a group is a fat tree of its own, whose spines have the cables to other groups.
+"""
 
 from __future__ import annotations
 
@@ -32,16 +35,19 @@ class Params(host.Params):
     hosts_per_switch
         Hosts under one switch, with all their NICs.
     switches_per_group
-        Switches of a group; each has a cable to each other one.
+        Switches of a group; each has a cable to each other one, or to each spine of its group.
+    spines_per_group
+        Spines of a group (dragonfly+); 0: none, its switches have the cables to other groups.
     global_cables
-        Cables of one switch to other groups.
+        Cables to other groups of a spine, or of a switch where there are none.
     local, wide
-        One cable between two switches of a group, and between two groups (links of kind ``global``).
+        One cable inside a group, and between two groups (links of kind ``global``).
     """
 
     hosts: int = count(18)
     hosts_per_switch: int = count(1)
     switches_per_group: int = count(4)
+    spines_per_group: int = count(0, least=0)
     global_cables: int = count(2)
     nics: int = count(8)
     local: LinkSpec = CABLE
@@ -53,12 +59,17 @@ class Params(host.Params):
         return -(-self.hosts // (self.hosts_per_switch * self.switches_per_group))
 
     @property
+    def outward(self) -> int:
+        """Cables of a group to others."""
+        return (self.spines_per_group or self.switches_per_group) * self.global_cables
+
+    @property
     def cables(self) -> int:
         """Between any two groups: a group's cables shared evenly, what is left over stays unused."""
-        return self.switches_per_group * self.global_cables // max(1, self.groups - 1)
+        return self.outward // max(1, self.groups - 1)
 
     def misfits(self) -> Iterator[tuple[str, str, str]]:
-        cables = self.switches_per_group * self.global_cables
+        cables = self.outward
         if self.cables < 1:
             most = (cables + 1) * self.switches_per_group * self.hosts_per_switch
             expected = f"at most {most}: a group has {cables} cables to others"
@@ -103,23 +114,31 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     References
     ----------
     Kim et al., Technology-Driven, Highly-Scalable Dragonfly Topology (ISCA 2008), with the cables of a group going to
-    the groups after it, in order.
+    the groups after it, in order. Shpiner et al., Dragonfly+: Low Cost Topology for Scaling Datacenters (HiPINEB 2017).
     """
     graph = new_graph("dragonfly", params.gpu, "dragonfly")
     nics = add_hosts(graph, "host", host.pattern(params), copies=params.hosts)
-    groups = [f"group{number}/switch" for number in range(params.groups)]
+    kind = "leaf" if params.spines_per_group else "switch"
+    groups = [f"group{number}/{kind}" for number in range(params.groups)]
     size = params.switches_per_group
     pairs = list(combinations(range(size), 2))
-    for group in groups:
-        graph.add_node(group, kind="switch", copies=size)
-        join(graph, group, group, "local", params.local, pairs=pairs)
+    edges = groups
+    if params.spines_per_group:
+        edges = [f"group{number}/spine" for number in range(params.groups)]
+    for group, edge in zip(groups, edges, strict=True):
+        graph.add_node(group, kind=kind, copies=size)
+        if edge == group:
+            join(graph, group, group, "local", params.local, pairs=pairs)
+        else:
+            graph.add_node(edge, kind="spine", copies=params.spines_per_group)
+            join(graph, group, edge, "local", params.local)
     hosts = by_units(range(params.hosts), size * params.hosts_per_switch)
     for group, members in zip(groups, hosts, strict=True):
         pairs = [(at, at // params.hosts_per_switch % size) for at in members]
         join(graph, "host", group, "nic", params.nic, tail_ports=nics, pairs=pairs)
     for one, other in combinations(range(len(groups)), 2):
         for pair, cables in _between(params, one, other).items():
-            ends = groups[one], groups[other]
+            ends = edges[one], edges[other]
             join(graph, *ends, "global", params.wide, cables, pairs=[pair])
     return graph
 

@@ -92,3 +92,26 @@ def test_what_cannot_be_joined_is_refused() -> None:
     ):
         with pytest.raises(InputError, match=f"dragonfly: {key}"):
             compile_graph(build(Params(**{key: 0})))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("groups", "wide"), [(1, 4), (3, 4), (5, 2)])
+def test_dragonfly_plus(groups: int, wide: int) -> None:
+    """Every leaf has a cable to each spine of its group, spines alone go to others, and the way is leaf, spines, leaf."""
+    leaves, spines = 2, 3
+    params = Params(
+        hosts=groups * leaves,
+        switches_per_group=leaves,
+        spines_per_group=spines,
+        global_cables=wide,
+        **HOST,
+    )
+    fabric = compile_graph(build(params))
+    links = fabric.links
+    assert len(links.of_kind("local")) == 2 * groups * leaves * spines
+    rows = links.of_kind("global")
+    assert links.count[rows].sum() == groups * (groups - 1) * params.cables
+    assert not rows.size or {"spine"} == {
+        fabric.nodes.kinds[fabric.node_index(name)] for name in links.src[rows]
+    }
+    if groups > 1:
+        assert len(fabric.route("host0/gpu0", fabric.gpus[-1])) == 9
