@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prestep.sim.graph.opgraph import Chain
+from prestep.sim.graph.opgraph import KERNEL, Chain
 from tests.executed import executed
 from tests.workloads.test_megatron import scenario
 from tests.workloads.test_megatron_overlap import OVERLAP, sharded
@@ -63,6 +63,33 @@ def test_parameters_in_16_bits_wait_for_the_first_layers() -> None:
     assert gathered[0] >= tables
     halves = [size / 2 for size in reduced[-2::-1]]
     assert gathered[1:] == pytest.approx(halves, rel=1e-12)
+
+
+def casts(batch: int = 8, **changes: Any) -> float:
+    """Bytes that a rank moves in forward passes outside of layers: the casts of weights."""
+    asked = OVERLAP | {"fp8_transposes": False} | changes
+    training = {"precision": "fp8", "global_batch": batch}
+    parallel = ALONE | {"data_parallel": "zero1"}
+    cluster = {"name": "dgx-h100", "gpus": 4}
+    graph = executed(scenario(parallel, training, asked, cluster)).lowered.graph
+    program = graph.programs[0]
+    at = (program.kind == KERNEL) & (program.phase == 0)
+    issued = [graph.kernels[k] for k in program.payload[at]]
+    return sum(
+        k.bytes for k in issued if not isinstance(k, Chain) and k.kind == "fused"
+    )
+
+
+def test_mxfp8_is_gathered_in_16_bits_and_cast_by_every_rank() -> None:
+    """Blocks along rows are no blocks along columns: what is gathered is what both are made of."""
+    mx = {"fp8_param_gather": True, "fp8_scaling": "mx"}
+    assert sum(sizes("all_gather", **mx)) == sum(sizes("all_gather"))
+    assert casts(**mx) > 0 == casts(fp8_param_gather=True)
+
+
+def test_weights_are_cast_once_a_step() -> None:
+    """Later microbatches multiply with what the first one has cast."""
+    assert casts(batch=4) == casts(batch=16) > 0
 
 
 def test_chunks_beyond_the_first_are_one_bucket() -> None:

@@ -165,7 +165,7 @@ class Megatron:
     )
     fp8_param_gather: bool = engine(
         False,
-        "parameters of layers are gathered in fp8 (FSDP, distributed optimizer)",
+        "parameters of layers are gathered in fp8 (FSDP; distributed optimizer, which gathers MXFP8 in 16 bits)",
         wants="quantized",
     )
     recompute_modules: tuple[RecomputedModule, ...] = key(

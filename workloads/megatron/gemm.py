@@ -114,6 +114,13 @@ class Numbers:
         return (QUANTIZING if self.transposes else UNTRANSPOSED)[self.scaling]
 
     @property
+    def casting(self) -> float:
+        """Bytes moved to cast an element of a weight; MXFP8's kernel writes rows and columns of what it has read."""
+        if self.products == "fp8" and self.scaling == "mx":
+            return WIDE + (1 if self.frozen else 2) * MXFP8
+        return self.quantizing if self.products else 0.0
+
+    @property
     def waiting(self) -> float | None:
         """Bytes of an element of a quantized operand that waits for backward; None: it waits as it came.
 

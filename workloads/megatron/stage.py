@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from prestep.workloads.job import JobSpec
+from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.engine import Engine
 from prestep.workloads.megatron.folding import Kind
 from prestep.workloads.megatron.groups import Groups
@@ -104,6 +105,7 @@ class StageStep(Rank):
         self.transfers = Transfers(self, engine.pipelines, engine.unpacked)
         self.stashed: dict[tuple[int, int], list[Storage]] = {}
         self.put_off: dict[tuple[int, int], Storage] = {}
+        self.cast: set[int] = set()
         self.data = engine.data_parallel(self)
         self.deferred = DeferredHead(self)
 
@@ -180,8 +182,18 @@ class StageStep(Rank):
         if stage > 0:
             self.transfers.gather()
         self.data.before(stage)
+        self._cast_weights(stage)
         self.data.forward(stage)
         self.stashed[stage, microbatch] = self._keep(self.parts(stage))
+
+    def _cast_weights(self, stage: int) -> None:
+        """In a step's first forward pass of a stage its weights are cast, and kept so for the others."""
+        parts = [] if stage in self.cast else self.parts(stage)
+        self.cast.add(stage)
+        for unit, times in parts:
+            if unit.casts:
+                moved = times * unit.casts
+                pass_over(self.tape, sum(unit.parameters.values()) * times, moved)
 
     def _pair(self, pair: Pair) -> None:
         """A forward and a backward pass whose tokens travel beside the other's computation, layer by layer."""
@@ -198,6 +210,7 @@ class StageStep(Rank):
         self.remaining[b.stage] -= 1
         t.phase, t.microbatch = 1, f.microbatch
         self.data.before(f.stage)
+        self._cast_weights(f.stage)
         t.microbatch = b.microbatch
         t.cpu("pp_action")
         t.cpu("backward_call")

@@ -41,7 +41,8 @@ class Unit:
     """A layer: both passes, and its bytes: ``kept`` from forward to backward by module, ``transient`` at most beside.
 
     ``parameters`` counts this rank's trained parameters by name, ``frozen`` those that stay as they are; ``matrices``
-    are those that an orthogonal update takes. ``reads`` has the first operation of the forward pass that may read a
+    are those that an orthogonal update takes. ``casts`` are bytes that a step's first microbatch moves for its weights
+    before they are multiplied. ``reads`` has the first operation of the forward pass that may read a
     parameter, by its name; ``between`` the pass from one operation to another (to the end: None).
     """
 
@@ -56,6 +57,7 @@ class Unit:
     split: Callable[[], Halves] | None = None
     matrices: tuple[Matrices, ...] = ()
     frozen: dict[str, int] = field(default_factory=dict)
+    casts: float = 0.0
 
     @property
     def stash(self) -> float:
@@ -70,8 +72,10 @@ class Unit:
         return self.split()
 
 
-def record(source: Source, again: Again) -> Unit:
+def record(source: Source, again: Again, casting: float = 0.0) -> Unit:
     """Runs a module forward and backward on a fresh tape and cuts what it issued in two.
+
+    ``casting``: bytes moved for an element of its matrices in a step's first microbatch.
 
     Where it runs ``again`` its input is kept, with the results that are not made again, and backward begins with
     forward: what else waits for backward is there during it alone.
@@ -103,6 +107,7 @@ def record(source: Source, again: Again) -> Unit:
         partial(halves, source, again.full),
         _matrices(module),
         _parameter_counts(module, trained=False),
+        casting * sum(p.elements for p in module.parameters if len(p.shape) > 1),
     )
 
 
@@ -164,7 +169,7 @@ class Units:
         trainer: PyTorch | None = None,
     ) -> None:
         s, o = scenario.training, scenario.megatron
-        self.m, self.tape = m, tape
+        self.scenario, self.m, self.tape = scenario, m, tape
         self.options, self.faults = o, scenario.faults
         self.recompute = _again(scenario)
         self.loss_scaled = precision(s.precision).scaled_loss
@@ -208,7 +213,8 @@ class Units:
                 # Full recomputation needs an input with a gradient: only so is its backward called at all.
                 first and not again.full,
             )
-            self._layers[key] = record(source, again)
+            casting = _casting(self.scenario, shard.numbers)
+            self._layers[key] = record(source, again, casting)
         return self._layers[key]
 
     def _run_layer(self, t: Tape, layer: Module, x: Tensor) -> Tensor:
@@ -268,6 +274,7 @@ class Units:
                     self.inner,
                 ),
                 self.recompute,
+                _casting(self.scenario, shard.numbers),
             )
         return self._further[aside]
 
@@ -370,3 +377,18 @@ def _numbers(scenario: JobSpec, added: float | None) -> Numbers:
         recasts=0.0 if kept_cast else 1 - 1 / microbatches_of(scenario),
         keeps_wide=o.fp8_scaling == "rowwise",
     )
+
+
+def _casting(scenario: JobSpec, numbers: Numbers) -> float:
+    """Bytes moved for an element of a layer's matrices in a step's first microbatch.
+
+    Weights in 16 bits are cast (Transformer Engine, is_first_microbatch), as are those that are gathered in 16 bits to
+    be MXFP8; what is gathered in 8 bits is read and written where products take it transposed
+    (post_all_gather_processing).
+    """
+    o = scenario.megatron
+    if scenario.adapter.fp8_weights or o.fp8_scaling == "rowwise":
+        return 0.0
+    if not o.fp8_param_gather or o.fp8_scaling == "mx":
+        return numbers.casting
+    return 2.0 if numbers.products == "fp8" and numbers.transposes else 0.0

@@ -187,8 +187,13 @@ def _apart(rank: Rank, unit: Unit) -> bool:
 
 
 def _bytes(rank: Rank, unit: Unit, weights: Weights) -> Weights:
-    """Layers are gathered in 8 bits where asked, else in 16."""
-    wide = 1 if rank.o.fp8_param_gather and unit.name in QUANTIZED else 2
+    """Layers are gathered in 8 bits where asked, else in 16.
+
+    MXFP8 in 16 as well: blocks along rows cannot be made of those along columns, so that every rank casts what it has
+    gathered (``reuse_grad_buf_for_mxfp8_param_ag`` of finish_param_sync).
+    """
+    narrow = rank.o.fp8_param_gather and rank.o.fp8_scaling != "mx"
+    wide = 1 if narrow and unit.name in QUANTIZED else 2
     return Weights(wide * weights.shared, wide * weights.experts)
 
 
