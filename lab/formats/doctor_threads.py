@@ -81,9 +81,10 @@ def _thread(table: Mapping[str, Any], folder: Path, apart: set[str]) -> Thread:
 
 
 def _rows(cells: Sequence[Sequence[Any]], url: str) -> Iterator[Row]:
-    """Rows of (operation, hosts, GPUs of a host, size, bus bandwidth)."""
-    for op, hosts, per_host, size, busbw in cells:
+    """Rows of (operation, hosts, GPUs of a host, size, bus bandwidth[, the hosts' names])."""
+    for op, hosts, per_host, size, busbw, *names in cells:
         ranks, amount = hosts * per_host, int(parse_bytes(size))
         time = amount * bus_factor(nccl_op(op), ranks) / parse_bandwidth(busbw)
         row = Row("nccl-tests", op, ranks, amount, time, time, where=url)
-        yield replace(row, hosts=hosts if hosts > 1 else None, per_host=per_host)
+        several = hosts if hosts > 1 else None
+        yield replace(row, hosts=several, per_host=per_host, machine="".join(names))

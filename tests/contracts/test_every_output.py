@@ -116,6 +116,7 @@ LINES = {
     "kernel": ["kernel gemm 16384,8192,1280 --gpu h100"],
     "list": ["list clusters", "list gpus"],
     "doctor": ["doctor"],
+    "doctor-cluster": ["doctor cluster dgx-h100 LOG"],
     "doctor-nccl": ["doctor nccl LOG --cluster dgx-h100"],
     "topology-show": ["topology show rail-h100 --hosts 4"],
     "capture-show": ["capture show CAPTURE"],

@@ -44,6 +44,7 @@ GOOD: tuple[tuple[str, ...], ...] = (
     ("convert", "BESIDE/trace.json", "-o", "OUT.et"),
     ("explain", "BESIDE/result.json"),
     ("doctor", "nccl", "BESIDE/log.txt", "--cluster", "rail-h100"),
+    ("doctor", "cluster", "rail-h100", "BESIDE/log.txt"),
     ("submit", "BESIDE/submission.jsonl"),
     (
         *("sweep", "mlp-ddp4", "--grid", "training.micro_batch=4,8", "-o", "OUT"),

@@ -94,13 +94,14 @@ def _algorithms(here: Situation) -> set[str]:
     return {size.expected.algo for size in here.sizes}
 
 
-def _slower(text: str, *selectors: str) -> tuple[Change, ...]:
+def _slower(text: str, *selectors: str, local: bool = False) -> tuple[Change, ...]:
     """Links at a half, and at a quarter, of their bandwidth."""
     shares = {"a half": "0.5x", "a quarter": "0.25x"}
     return tuple(
         Change(
             f"{text} at {share} of its bandwidth",
             {f"{selector}.bandwidth": factor for selector in selectors},
+            local=local,
         )
         for share, factor in shares.items()
     )
@@ -126,7 +127,7 @@ def _nic_missing(here: Situation) -> Sequence[Change]:
     half = range(1, len(nics), 2)
     one = range(1, len(nics))
     return (
-        Change(f"{nics[-1]} is gone", {nics[-1]: "off"}),
+        Change(f"{nics[-1]} is gone", {nics[-1]: "off"}, local=True),
         Change("every host uses half of its NICs", {_numbered(here, half): "off"}),
         Change("every host uses one of its NICs", {_numbered(here, one): "off"}),
     )
@@ -143,7 +144,7 @@ def _few_nics(here: Situation, line: str) -> bool:
 def _nic_slow(here: Situation) -> Sequence[Change]:
     if here.hosts < 2:
         return ()
-    return (*_slower("one NIC", "nic[0]"), *_slower("every NIC", "nic"))
+    return (*_slower("one NIC", "nic[0]", local=True), *_slower("every NIC", "nic"))
 
 
 def _no_gpudirect(here: Situation) -> Sequence[Change]:
@@ -177,7 +178,7 @@ def _pcie_narrow(here: Situation) -> Sequence[Change]:
         return ()
     return (
         *_slower("the PCIe of every GPU and NIC", "pcie"),
-        *_slower("the PCIe of one host", "pcie[host0]"),
+        *_slower("the PCIe of one host", "pcie[host0]", local=True),
     )
 
 
@@ -194,9 +195,15 @@ def _sharp_off(here: Situation) -> Sequence[Change]:
 
 
 def _slow_host(here: Situation) -> Sequence[Change]:
+    clocks = tuple(
+        Change(f"GPUs of {whose} at {share:.0%} of their clock", {key: f"{share}x"})
+        for whose, key in (("one host", "gpu[host0].clock"), ("all hosts", "gpu.clock"))
+        for share in (0.85, 0.7)
+        if here.steps
+    )
     if here.hosts < 2:
-        return ()
-    return _slower("one host's NICs", "nic[host0]")
+        return clocks[2:]
+    return (*_slower("one host's NICs", "nic[host0]", local=True), *clocks)
 
 
 def _slow_rail(here: Situation) -> Sequence[Change]:
@@ -284,7 +291,7 @@ CAUSES = {
         "a known fault of this version of NCCL",
         "the thread says which version mends it, or which setting avoids it",
         faults.changes,
-        reports=4,
+        reports=3,
     ),
     "pcie_narrow": Cause(
         "PCIe at half width or a lower generation",

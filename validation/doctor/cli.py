@@ -1,4 +1,4 @@
-"""Look at this environment (versions, packages in the way, what is missing), or say whether a log of NCCL is normal."""
+"""Look at this environment (versions, packages in the way, what is missing), or at a cluster by what it measured."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from prestep.sim.commands._shared import (
     as_json,
     changes,
     explained,
+    file_option,
     show_result,
     together,
 )
@@ -22,12 +23,13 @@ from prestep.sim.extras import lazily
 
 with lazily():
     from prestep import topologies
-    from prestep.sim.collectives import report
+    from prestep.sim import files
+    from prestep.sim.collectives import report as reports
     from prestep.sim.tools import doctor
     from prestep.topologies.edit import overrides as changes_of
     from prestep.validation.doctor import diagnosis as diagnoses
+    from prestep.validation.doctor import evidence, html, page, recognise, sweep
     from prestep.validation.doctor import logs as readers
-    from prestep.validation.doctor import page, recognise, sweep
 
 GROUP = "Trust"
 
@@ -38,7 +40,8 @@ GROUP = "Trust"
     epilog="\b\n"
     "Examples:\n"
     "  prestep doctor --json\n"
-    "  prestep doctor nccl all_reduce_perf.log --cluster dgx-h100\n",
+    "  prestep doctor nccl all_reduce_perf.log --cluster dgx-h100\n"
+    "  prestep doctor cluster mine.toml perf/*.log\n",
 )
 @as_json
 @click.pass_context
@@ -53,13 +56,8 @@ def command(context: click.Context, json_: bool) -> None:
     sys.exit(0 if table["good"] else EXIT_OUTSIDE)
 
 
-#: What the logs may not say of their run.
+#: What the logs may not say of their run, and how to answer.
 _RUN = together(
-    click.option(
-        "--cluster",
-        metavar="NAME|FILE",
-        help="What the log should have run on; default: recognised from the log.",
-    ),
     click.option(
         "--hosts",
         type=click.IntRange(1),
@@ -68,6 +66,10 @@ _RUN = together(
     click.option(
         "--op", default="", help="Operation, where no log says it: all_reduce."
     ),
+    changes,
+    file_option("--report", text="Write the answer as one HTML file."),
+    as_json,
+    explained,
 )
 
 
@@ -84,31 +86,74 @@ _RUN = together(
     metavar="LOG...",
     type=click.Path(path_type=Path, dir_okay=False),
 )
+@click.option(
+    "--cluster",
+    metavar="NAME|FILE",
+    help="What the log should have run on; default: recognised from the log.",
+)
 @_RUN
-@changes
-@as_json
-@explained
-def nccl(
-    logs: Sequence[Path],
-    cluster: str | None,
+def nccl(logs: Sequence[Path], cluster: str | None, op: str, **options: Any) -> None:
+    """Is this log of nccl-tests (text or -J) or NCCL_DEBUG normal, and if not, why? Exit 1 if it is not."""
+    run = readers.read(logs, op.replace("-", "_"), options["hosts"])
+    if cluster is not None:
+        fabric = _fabric(cluster, run.hosts)
+    else:
+        fabric = recognise.recognised(run) if run.rows else None
+    _answer(evidence.Evidence(run), fabric, **options)
+
+
+@command.command(
+    name="cluster",
+    epilog="\b\n"
+    "Examples:\n"
+    "  prestep doctor cluster rail-h100 perf-2.log perf-8.log nccl-debug.log\n"
+    "  prestep doctor cluster mine.toml train.log job.toml --report mine.html\n",
+)
+@click.argument("cluster", metavar="CLUSTER")
+@click.argument(
+    "measured",
+    nargs=-1,
+    required=True,
+    metavar="EVIDENCE...",
+    type=click.Path(path_type=Path),
+)
+@_RUN
+def of_cluster(cluster: str, measured: Sequence[Path], op: str, **options: Any) -> None:
+    """Is CLUSTER as fast as good machines by all EVIDENCE, and if not, why? Exit 1 if it is not.
+
+    EVIDENCE: logs of nccl-tests (any operations, sizes, hosts), NCCL_DEBUG lines, traces, and training logs with the
+    scenario or recipe that they ran.
+    """
+    found = evidence.read(measured, op.replace("-", "_"), options["hosts"])
+    fabric = _fabric(cluster, options["hosts"] or found.run.hosts)
+    found = found.with_rows(len(next(iter(fabric.gpus_by_host.values()))))
+    _answer(found, _fabric(cluster, found.run.hosts), **options)
+
+
+def _answer(
+    found: evidence.Evidence,
+    fabric: Any,
+    *,
     hosts: int | None,
-    op: str,
     overrides: tuple[str, ...],
+    report: Path | None,
     json_: bool,
 ) -> None:
-    """Is this log of nccl-tests (text or -J) or NCCL_DEBUG normal, and if not, why? Exit 1 if it is abnormal."""
-    settings, links, numa = report.settings_of(overrides)
-    run = readers.read(logs, op.replace("-", "_"), hosts)
+    """Judges the evidence, prints the answer and exits."""
+    settings, links, numa = reports.settings_of(overrides)
+    run = found.run
     if not any(item.startswith("nccl.version") for item in overrides):
         settings = replace(settings, version=run.version)
-    fabric = _fabric(run, cluster)
     if fabric is not None:
-        fabric = report.with_processes(
+        fabric = reports.with_processes(
             changes_of.with_overrides(fabric, links, "--set"), numa
         )
-    here = sweep.Situation(fabric, settings, sweep.series_of(run.rows))
+    series = sweep.series_of(run.rows)
+    here = sweep.Situation(fabric, settings, series, found.steps)
     diagnosis = diagnoses.diagnosed(here, run.lines)
     name = fabric.name if fabric is not None else ""
+    if report is not None:
+        files.write_text(report, html.render(diagnosis, run, name))
     show_result(
         json_,
         lambda: page.as_json(diagnosis, run, name),
@@ -117,13 +162,8 @@ def nccl(
     sys.exit(EXIT_OUTSIDE if diagnosis.abnormal else 0)
 
 
-def _fabric(run: readers.Run, cluster: str | None) -> Any:
-    """The cluster that was named, or the one that the logs tell; none where nothing was timed."""
-    if cluster is None:
-        return recognise.recognised(run) if run.rows else None
+def _fabric(cluster: str, hosts: int) -> Any:
+    """The cluster that was named, with so many hosts where it has fewer."""
     fabric = topologies.load_cluster(cluster)
-    return (
-        fabric
-        if len(fabric.hosts) >= run.hosts
-        else topologies.load_cluster(cluster, run.hosts)
-    )
+    enough = len(fabric.hosts) >= hosts
+    return fabric if enough else topologies.load_cluster(cluster, hosts)

@@ -8,7 +8,7 @@ import re
 import statistics
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from prestep.sim.costs.spreads import quantile
 from prestep.sim.errors import PrestepError
@@ -20,6 +20,8 @@ from prestep.validation.doctor.sweep import Change, Situation, Size, Sweep
 MOST = 20.0  # standard deviations
 # Of the variance of a good machine's times, what its sizes share: a link that is 10 % slower slows all of them.
 COMMON = 0.5
+# What like hosts differ by that run the same, of the deviation of good machines (guess: a few per cent of the time).
+NOISE = 0.2
 # Two causes whose times differ by less at every size predict the same log: no measurement tells them apart.
 SAME = 0.03
 # A cause has to take away so much of what the log is off by.
@@ -106,11 +108,12 @@ class Diagnosis:
 
     @property
     def verdict(self) -> str:
-        """ "abnormal"; "normal", where good machines are so much alike that this says something; else "cannot tell"."""
-        if self.abnormal:
-            return "abnormal"
-        told = self.parts and all(part.telling for part in self.parts)
-        return "normal" if told else "cannot tell"
+        return "not good" if self.abnormal else "good"
+
+    @property
+    def resolution(self) -> float | None:
+        """By how many times a part may be slower than predicted and still be among good ones; None without times."""
+        return max((part.range[1] for part in self.parts), default=None)
 
 
 def diagnosed(here: Situation, lines: Sequence[Sign] = ()) -> Diagnosis:
@@ -138,9 +141,9 @@ def _suspect(
 ) -> Suspect | None:
     """A cause in the form of it that predicts the log best; None where no form is possible here."""
     forms = [
-        (_misfit(here.sizes, times), change, times)
+        (_misfit(here, times), placed, times)
         for change in cause.changes(here)
-        if (times := _times(here, change)) is not None
+        for placed, times in _placed(here, change)
     ]
     if not forms:
         return None
@@ -152,20 +155,41 @@ def _suspect(
     return Suspect(name, cause, change, times, distance, explained, cost, signs)
 
 
-def _misfit(sizes: Sequence[Size], times: Sequence[float]) -> float:
+def _misfit(here: Situation, times: Sequence[float]) -> float:
     """Squared distance of measured times from others, in standard deviations of good machines.
 
     The sizes that one thing bounds are off together (`COMMON`): that all of them are as much off says less than that
-    they are off by different amounts.
+    they are off by different amounts. The same size on other hosts is off by the same, but for `NOISE`.
     """
-    parts: dict[tuple[str, str], list[float]] = {}
-    for size, time in zip(sizes, times, strict=True):
-        expected = size.expected
-        key = expected.place, expected.part
-        deviation = expected.spread * max(1.0, limit(*key) / quantile())
-        off = math.log(size.measured / time) / deviation
-        parts.setdefault(key, []).append(max(-MOST, min(MOST, off)))
-    return sum(map(_squared, parts.values()))
+    parts: dict[tuple[str, str], dict[tuple[Any, ...], list[float]]] = {}
+    for (sweep, size), time in zip(here.measured, times, strict=True):
+        expected, row = size.expected, sweep.row
+        same = row.op, row.ranks, row.hosts, row.per_host, size.size
+        of_part = parts.setdefault((expected.place, expected.part), {})
+        ratio = math.log(size.measured / time)
+        of_part.setdefault(same, []).append(ratio / _deviation(size))
+    return sum(
+        _squared([_bounded(statistics.fmean(offs)) for offs in of_part.values()])
+        + sum(map(_scatter, of_part.values()))
+        for of_part in parts.values()
+    )
+
+
+def _deviation(size: Size) -> float:
+    """Standard deviation of good machines, of the logarithm of a time."""
+    expected = size.expected
+    wide = limit(expected.place, expected.part) / quantile()
+    return expected.spread * max(1.0, wide)
+
+
+def _bounded(off: float) -> float:
+    return max(-MOST, min(MOST, off))
+
+
+def _scatter(offs: Sequence[float]) -> float:
+    """Squared distance of the same size on several hosts from their mean."""
+    mean = statistics.fmean(offs)
+    return sum(_bounded((off - mean) / NOISE) ** 2 for off in offs)
 
 
 def _squared(offs: Sequence[float]) -> float:
@@ -175,12 +199,20 @@ def _squared(offs: Sequence[float]) -> float:
     return (squares - shared * sum(offs) ** 2) / (1.0 - COMMON)
 
 
-def _times(here: Situation, change: Change) -> tuple[float, ...] | None:
-    """Seconds of every size with a change; None where the cluster has nothing to change."""
+def _placed(
+    here: Situation, change: Change
+) -> Iterator[tuple[Change, tuple[float, ...]]]:
+    """Seconds of every size with a change, at each host where it could be; none where nothing can be changed."""
     try:
-        return tuple(here.times(change))
+        times = tuple(here.times(change))
     except PrestepError:
-        return None
+        return
+    if not (change.local and here.places):
+        yield change, times
+        return
+    for host in here.places:
+        placed = replace(change, text=f"{change.text}, of {host}")
+        yield placed, here.only_with(host, times)
 
 
 def _distance(sizes: Sequence[Size], times: Sequence[float]) -> float:

@@ -1,4 +1,4 @@
-"""Logs for the doctor: nccl-tests' text or JSON, NCCL_DEBUG lines, or both in one file; several files are one run."""
+"""Logs for the doctor: nccl-tests' text or JSON, NCCL_DEBUG lines, or both in one file."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Run:
     gpu : str
         Name of the GPU, as nccl-tests prints it.
     ranks, hosts, nics : int
-        GPUs, hosts, and NICs of a host; 0 where nothing says it.
+        Most GPUs and hosts of a log, and NICs of a host; 0 where nothing says it.
     lines : tuple of Sign
         What NCCL_DEBUG wrote.
     skipped : tuple of Mistake
@@ -49,7 +49,7 @@ class Run:
     ranks: int = 0
     hosts: int = 0
     nics: int = 0
-    version: str = Nccl.version
+    version: str = ""
     lines: tuple[Sign, ...] = ()
     skipped: tuple[Mistake, ...] = field(default=(), repr=False)
 
@@ -59,41 +59,34 @@ class Run:
 
 
 def read(paths: Sequence[Path], op: str = "", hosts: int | None = None) -> Run:
-    """One run of its logs; `op` and `hosts`, where they do not say them.
+    """What logs say together, on any number of hosts each; `op` and `hosts`, where they do not say them.
 
     Raises
     ------
     InputError
-        For files that cannot be read or are no logs of NCCL, and logs of different runs.
+        For files that cannot be read or are no logs of NCCL, and logs of different GPUs.
     """
     runs = [_read(path, op) for path in paths]
     gpus = {run.gpu for run in runs if run.gpu}
-    extents = {(run.ranks, run.hosts) for run in runs if run.ranks}
-    if len(gpus) > 1 or len(extents) > 1:
-        raise InputError(_of_two_runs(gpus, extents))
-    ranks, nodes = next(iter(extents), (0, 0))
-    nodes = hosts or nodes
-    together = _joined(runs)
-    rows = tuple(_placed(row, nodes) for row in together.rows)
-    return replace(together, rows=rows, ranks=ranks, hosts=nodes)
-
-
-def _joined(runs: Sequence[Run]) -> Run:
-    """The logs of one run as one."""
+    if len(gpus) > 1:
+        expected = "logs of one kind of GPU"
+        raise InputError.of("logs", "", "; ".join(sorted(gpus)), expected)
+    extents = [(run.ranks, hosts or run.hosts) for run in runs if run.ranks]
+    ranks, nodes = max(extents, default=(0, hosts or 0))
     return Run(
-        tuple(row for run in runs for row in run.rows),
-        next((run.gpu for run in runs if run.gpu), ""),
-        nics=max(run.nics for run in runs),
-        version=runs[0].version,
-        lines=tuple(line for run in runs for line in run.lines),
-        skipped=tuple(mistake for run in runs for mistake in run.skipped),
+        tuple(
+            _placed(row, hosts or run.hosts or nodes)
+            for run in runs
+            for row in run.rows
+        ),
+        next(iter(gpus), ""),
+        ranks,
+        nodes,
+        max(run.nics for run in runs),
+        next((run.version for run in runs if run.version), Nccl.version),
+        tuple(line for run in runs for line in run.lines),
+        tuple(mistake for run in runs for mistake in run.skipped),
     )
-
-
-def _of_two_runs(gpus: set[str], extents: set[tuple[int, int]]) -> Mistake:
-    sizes = [f"{ranks} ranks on {hosts} hosts" for ranks, hosts in sorted(extents)]
-    found = "; ".join([*sorted(gpus), *sizes])
-    return Mistake("logs", "", found, "logs of one set of GPUs")
 
 
 def _placed(row: Row, hosts: int) -> Row:
@@ -142,7 +135,9 @@ def _rows(log: Parsed, path: Path) -> Iterator[Row]:
         raise InputError([*mistakes, *log.mistakes])
     plain = replace(log.run, env={})
     timings: list[Timing] = log.timings
-    yield from nccl_tests.rows_of(plain, timings, path, "")
+    machine = ",".join(sorted({host for _, host in log.run.places}))
+    for row in nccl_tests.rows_of(plain, timings, path, ""):
+        yield replace(row, machine=machine)
 
 
 def _variables(log: Parsed, path: Path) -> Iterator[Sign]:
@@ -163,7 +158,7 @@ def _debug_lines(path: Path, text: str) -> Iterator[Sign]:
 def _of_lines(lines: Sequence[Sign]) -> Run:
     """What NCCL_DEBUG says of the run's extent."""
     ranks = hosts = nics = 0
-    version = Nccl.version
+    version = ""
     for line in lines:
         if match := _SIZE.search(line.text):
             ranks, hosts = max((ranks, hosts), (int(match[1]), int(match[2])))

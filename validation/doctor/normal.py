@@ -26,8 +26,6 @@ FEWEST, SHORT = 3, 3.0
 #: Bytes from which on NCCL runs Simple everywhere. Of 182 such sizes of the published machines that judge, each taken
 #: alone, one is beyond its limit (0.5 %).
 SETTLED = 2**24
-#: Where the slowest good machine takes more than so many times the fastest one's time, being among them says little.
-TELLING = 1.25
 _PART = Table({name: Number(above=True) for name in (LATENCY, BANDWIDTH, LARGE)})
 
 
@@ -47,7 +45,7 @@ class Part:
     @property
     def limit(self) -> float:
         """Standard deviations that the part of a good machine stays below."""
-        unsettled = all(size.size < SETTLED for size in self.sizes)
+        unsettled = all(0 < size.size < SETTLED for size in self.sizes)
         few = len(self.sizes) < FEWEST and unsettled
         return limit(self.place, self.name) * (SHORT if few else 1.0)
 
@@ -62,12 +60,6 @@ class Part:
         spread = statistics.median(size.expected.spread for size in self.sizes)
         factor = math.exp(self.limit * spread)
         return 1.0 / factor, factor
-
-    @property
-    def telling(self) -> bool:
-        """Whether good machines are so much alike that one among them is normal."""
-        low, high = self.range
-        return high / low <= TELLING
 
     @property
     def abnormal(self) -> bool:

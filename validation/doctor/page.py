@@ -18,9 +18,17 @@ from prestep.validation.doctor.causes import causes
 from prestep.validation.doctor.diagnosis import Diagnosis, Sign, Suspect
 from prestep.validation.doctor.logs import Run
 from prestep.validation.doctor.normal import Part, interval, slow
-from prestep.validation.doctor.sweep import Size, Sweep
+from prestep.validation.doctor.sweep import BANDWIDTH, LARGE, LATENCY, Size, Sweep
 from prestep.validation.formats.collective_rows import nccl_op
 
+#: Names of hosts that take no more columns are shown.
+LONGEST = 60
+#: What the parts of a sweep are called.
+BOUND = {
+    LATENCY: "bound by latency",
+    BANDWIDTH: "bound by bandwidth",
+    LARGE: "of 256 MiB and more",
+}
 HEAD = (
     "size",
     "measured",
@@ -35,12 +43,13 @@ HEAD = (
 _SIGNS = words.items(words.named(words.text()), "lines of the log, and what they say")
 
 SCHEMA = words.titled(
-    "Whether a log of NCCL is normal: `prestep doctor nccl --json`.",
+    "Whether a cluster is as fast as good ones: `prestep doctor nccl --json` and `prestep doctor cluster --json`.",
     words.table(
         "",
-        normal=words.flag("no part is slower than good machines are"),
-        verdict=words.text(
-            "normal, cannot tell (good machines differ too much) or abnormal"
+        good=words.flag("no part is slower than good machines are"),
+        verdict=words.text("good or not good"),
+        resolution=words.or_null(
+            words.number("by how many times a part may be slower and still be good")
         ),
         cluster=words.text("what the log was held against"),
         ranks=words.whole(),
@@ -116,8 +125,9 @@ SCHEMA = words.titled(
 def as_json(diagnosis: Diagnosis, run: Run, cluster: str) -> dict[str, Any]:
     """Seconds and bytes."""
     return {
-        "normal": not diagnosis.abnormal,
+        "good": not diagnosis.abnormal,
         "verdict": diagnosis.verdict,
+        "resolution": diagnosis.resolution,
         "cluster": cluster,
         "ranks": run.ranks,
         "hosts": run.hosts,
@@ -190,6 +200,9 @@ def _signs_json(signs: tuple[Sign, ...]) -> list[dict[str, str]]:
 
 
 def _busbw(size: Size, sweep: Sweep) -> float:
+    """Bus bandwidth of a size; 0 of what is no collective."""
+    if not size.size:
+        return 0.0
     factor = bus_factor(nccl_op(sweep.op), sweep.row.ranks)
     return size.size / size.measured * factor
 
@@ -200,60 +213,77 @@ def as_text(diagnosis: Diagnosis, run: Run, cluster: str) -> str:
 
 
 def _lines(diagnosis: Diagnosis, run: Run, cluster: str) -> Iterator[str]:
-    extent = f"{run.ranks} GPUs on {max(1, run.hosts)} host(s)"
-    yield f"{extent}, held against {cluster}" if cluster else extent
+    yield extent(run, cluster)
     for sweep in diagnosis.sweeps:
-        yield from ("", f"{sweep.op}, {sweep.row.ranks} ranks")
-        cells = [_size_cells(size, sweep) for size in sweep.sizes]
+        yield from ("", heading(sweep))
+        cells = [size_cells(size, sweep) for size in sweep.sizes]
         yield from aligned([HEAD, *cells], left=(5, 6))
     yield ""
-    yield _verdict(diagnosis)
-    yield from map(_part_line, diagnosis.parts)
+    yield verdict(diagnosis)
+    yield from (f"  {part_line(part)}" for part in diagnosis.parts)
     yield from _cause_lines(diagnosis)
     yield from _sign_lines(diagnosis)
     for mistake in run.skipped:
         yield f"skipped: {mistake}"
 
 
-def _size_cells(size: Size, sweep: Sweep) -> tuple[str, ...]:
+def extent(run: Run, cluster: str) -> str:
+    """What was measured, and the cluster that it is held against."""
+    gpus = f"{run.ranks} GPUs on " if run.ranks else ""
+    measured = f"{gpus}{max(1, run.hosts)} host(s)"
+    return f"{measured}, held against {cluster}" if cluster else measured
+
+
+def heading(sweep: Sweep) -> str:
+    row = sweep.row
+    hosts = f" on {row.hosts} hosts" if row.hosts else ""
+    names = f" ({row.machine})" if 0 < len(row.machine) <= LONGEST else ""
+    return f"{sweep.op}, {row.ranks} ranks{hosts}{names}"
+
+
+def size_cells(size: Size, sweep: Sweep) -> tuple[str, ...]:
     """The cells of one size: how long it took, how long good machines take, and what that makes of it."""
     expected = size.expected
     low, high = (bound / expected.time for bound in interval(size))
+    ran = f"{expected.algo} {expected.proto}, {expected.channels} channels"
     return (
-        format_bytes(size.size),
+        format_bytes(size.size) if size.size else "",
         format_duration(size.measured),
-        format_bandwidth(_busbw(size, sweep)),
+        format_bandwidth(_busbw(size, sweep)) if size.size else "",
         f"{size.measured / expected.time:.2f}x",
         f"{low:.2f}x to {high:.2f}x",
-        f"{expected.algo} {expected.proto}, {expected.channels} channels",
+        ran if expected.algo else "",
         "slow" if slow(size) else "good",
     )
 
 
-def _verdict(diagnosis: Diagnosis) -> str:
+def verdict(diagnosis: Diagnosis) -> str:
+    """The answer in a sentence: good and how surely, or not and by how much."""
     if not diagnosis.sweeps:
         return "no times in the log: " + (
             "its lines show a cause" if diagnosis.signs else "its lines show no cause"
         )
-    if diagnosis.verdict == "normal":
-        return "normal: as fast as good machines of this kind"
     if not diagnosis.abnormal:
-        return "cannot tell: among good machines of this kind, but these differ by more than a quarter"
+        hidden = percent((diagnosis.resolution or 1.0) - 1.0)
+        return f"good: as fast as good machines of this kind (what costs less than {hidden} may hide)"
     slowest = [part for part in diagnosis.parts if part.abnormal]
-    named = ", ".join(f"{_sizes(part)} bound by {part.name}" for part in slowest)
-    return f"abnormal: slower than good machines ({named})"
+    worst = max(part.ratio for part in slowest)
+    named = ", ".join(f"{_sizes(part)} {BOUND.get(part.name, '')}" for part in slowest)
+    return f"not good: {worst:.2f} times as long as predicted ({named.strip()})"
 
 
 def _sizes(part: Part) -> str:
     count = len(part.sizes)
-    return "1 size" if count == 1 else f"{count} sizes"
+    thing = "size" if part.place != part.name else "step"
+    return f"1 {thing}" if count == 1 else f"{count} {thing}s"
 
 
-def _part_line(part: Part) -> str:
-    """Where the machine stands among good ones: `  bandwidth, host: 1.02 of the predicted time; good machines ...`."""
+def part_line(part: Part) -> str:
+    """Where the machine stands among good ones: `bandwidth, host: 1.02 of the predicted time; good machines ...`."""
     low, high = part.range
+    name = ", ".join(dict.fromkeys((part.name, part.place)))
     return (
-        f"  {part.name}, {part.place} ({_sizes(part)}): {part.ratio:.2f} of the predicted time; "
+        f"{name} ({_sizes(part)}): {part.ratio:.2f} of the predicted time; "
         f"good machines take {low:.2f} to {high:.2f} of it"
     )
 

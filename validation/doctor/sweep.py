@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 from prestep.sim.collectives import machine
 from prestep.sim.collectives.interval import (
@@ -31,6 +31,8 @@ LATENCY, BANDWIDTH, LARGE = "latency", "bandwidth", "large"
 #: From so many bytes on, and up to so many hosts, good networks are off by little: protocols are settled, pipelines
 #: full, and few switches shared.
 LARGE_BYTES, FEW_HOSTS = 2**28, 16
+#: Rows of a trace; kernels beside a transfer slow it by up to a fifth (`sim/replay/network.py`), at nine in ten.
+RECORDED, BESIDE = "trace", 0.12
 # Transfers between many pairs at a time, which have no ring or tree.
 PAIRS = ("all_to_all", "gather", "scatter")
 
@@ -47,12 +49,15 @@ class Change:
         Settings of NCCL.
     slows : callable or None
         How many times as long a row takes; None: as it is predicted with the changes.
+    local : bool
+        Whether it is in one host: what ran on others is as it should be.
     """
 
     text: str
     links: Mapping[str, str] = field(default_factory=dict)
     nccl: Mapping[str, Any] = field(default_factory=dict)
     slows: Callable[[Row, Expected], float] | None = None
+    local: bool = False
 
 
 @dataclass(frozen=True)
@@ -103,19 +108,33 @@ class Sweep:
     def op(self) -> str:
         return self.row.op
 
+    def may_be_on(self, host: str) -> bool:
+        """Whether it ran on a host, or nothing says on which ones."""
+        return not self.row.machine or host in self.row.machine.split(",")
+
+
+class Timed(Protocol):
+    """Something else than a collective whose time was measured, such as a training step."""
+
+    def sweep(self, fabric: Any, nccl: Nccl) -> Sweep: ...
+    def time(self, fabric: Any, nccl: Nccl) -> float: ...
+
 
 @dataclass(frozen=True)
 class Situation:
-    """Where a log was measured: the cluster as it should be, the settings, and the rows of one operation each."""
+    """What was measured on a cluster as it should be: rows of one operation, GPUs and hosts each, and steps."""
 
     fabric: Any
     nccl: Nccl
     series: tuple[tuple[Row, ...], ...] = field(repr=False)
+    steps: tuple[Timed, ...] = field(default=(), repr=False)
 
     @cached_property
     def sweeps(self) -> tuple[Sweep, ...]:
-        """Every operation beside what the cluster should take."""
-        return tuple(self._sweep(rows) for rows in self.series)
+        """Every operation, and every step, beside what the cluster should take."""
+        rows = (self._sweep(rows) for rows in self.series)
+        steps = (step.sweep(self.fabric, self.nccl) for step in self.steps)
+        return (*rows, *steps)
 
     def _sweep(self, rows: Sequence[Row]) -> Sweep:
         sizes = [
@@ -134,18 +153,33 @@ class Situation:
         """
         fabric = with_overrides(self.fabric, change.links, "cause")
         nccl = nccl_of(vars(self.nccl) | dict(change.nccl), "cause")
-        return [
-            self._changed(row, size.expected, fabric, nccl, change)
-            for sweep, rows in zip(self.sweeps, self.series, strict=True)
-            for size, (_, _, row) in zip(sweep.sizes, middles(rows), strict=True)
-        ]
-
-    def _changed(
-        self, row: Row, expected: Expected, fabric: Any, nccl: Nccl, change: Change
-    ) -> float:
+        rows = [row for rows in self.series for _, _, row in middles(rows)]
         if change.slows is not None:
-            return expected.time * change.slows(row, expected)
-        return _timed(row, fabric, nccl)[0]
+            expected = [size.expected for size in self.sizes]
+            factors = map(change.slows, rows, expected)
+            slowed = [f * one.time for f, one in zip(factors, expected, strict=False)]
+            return [*slowed, *(one.time for one in expected[len(rows) :])]
+        steps = [step.time(fabric, nccl) for step in self.steps]
+        return [*(_timed(row, fabric, nccl)[0] for row in rows), *steps]
+
+    @cached_property
+    def places(self) -> tuple[str, ...]:
+        """Names of the hosts, where the same was measured on different ones."""
+        ran = {rows[0].machine for rows in self.series}
+        names = {host for machine in ran for host in machine.split(",") if host}
+        return tuple(sorted(names)) if len(ran) > 1 else ()
+
+    def only_with(self, host: str, times: Sequence[float]) -> tuple[float, ...]:
+        """Times of what ran on a host; of what ran without it, the expected ones."""
+        return tuple(
+            time if sweep.may_be_on(host) else size.expected.time
+            for (sweep, size), time in zip(self.measured, times, strict=True)
+        )
+
+    @property
+    def measured(self) -> list[tuple[Sweep, Size]]:
+        """Every size, with the sweep that it belongs to."""
+        return [(sweep, size) for sweep in self.sweeps for size in sweep.sizes]
 
     @property
     def sizes(self) -> list[Size]:
@@ -159,6 +193,9 @@ class Situation:
     @property
     def gpus(self) -> list[str]:
         """GPUs of the largest of the rows."""
+        gpus: list[str] = list(self.fabric.gpus)
+        if self.steps or not self.series:
+            return gpus
         row = max((rows[0] for rows in self.series), key=lambda row: row.ranks)
         return list(gpus_of(row, self.fabric))[: row.ranks]
 
@@ -193,11 +230,14 @@ def expected_of(row: Row, fabric: Any, nccl: Nccl) -> Expected:
     name = HOST if inside else place
     if place == NETWORK and row.op in PAIRS:
         name = f"{NETWORK}, pairs"
+    deviation = spread(INSIDE if inside else place, share)
+    if row.label == RECORDED:
+        deviation = math.hypot(deviation, BESIDE)
     few = name == NETWORK and (row.hosts or 1) <= FEW_HOSTS
     large = LARGE if few and row.size >= LARGE_BYTES else BANDWIDTH
     return Expected(
         time,
-        spread(INSIDE if inside else place, share),
+        deviation,
         name,
         LATENCY if share > 0.5 else large,
         plan.algo,

@@ -1,0 +1,127 @@
+"""What was measured on a cluster: logs of NCCL, traces, and training logs with the scenario that they ran."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from prestep.sim.collectives.settings import Nccl
+from prestep.sim.errors import InputError, Mistake
+from prestep.validation.doctor import logs, training
+from prestep.validation.doctor.logs import Run
+from prestep.validation.doctor.sweep import RECORDED
+from prestep.validation.doctor.training import Speed, Step
+from prestep.validation.formats import nccl_log, nccl_tests
+from prestep.validation.formats.collective_rows import Row
+from prestep.validation.formats.nccl_tests_run import without_prefix
+from prestep.validation.formats.records import text_of
+from prestep.workloads import traces
+from prestep.workloads.traces.collectives import SYNCHRONISING
+from prestep.workloads.traces.replay import Job, assemble
+
+KINDS = (
+    "a log of nccl-tests (text or -J), NCCL_DEBUG lines, a training log, a trace, or the scenario or recipe of a "
+    "training log"
+)
+#: What a scenario or a recipe ends in.
+SCENARIOS = (".toml", ".yaml", ".yml", ".sh", ".json", ".py")
+_TRACE = re.compile(r'"(traceEvents|schemaVersion|deviceProperties)"')
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """Everything that was measured: rows and lines of logs, the job of a trace, and training steps."""
+
+    run: Run
+    steps: tuple[Step, ...] = ()
+    job: Job | None = None
+
+    def with_rows(self, each: int) -> Evidence:
+        """With the collectives of the trace as rows, on hosts of so many GPUs."""
+        if self.job is None:
+            return self
+        made = tuple(_rows(self.job, each))
+        hosts = max(self.run.hosts, -(-self.job.world // each))
+        ranks = max(self.run.ranks, self.job.world)
+        rows = (*self.run.rows, *made)
+        return replace(self, run=replace(self.run, rows=rows, ranks=ranks, hosts=hosts))
+
+
+def read(paths: Sequence[Path], op: str = "", hosts: int | None = None) -> Evidence:
+    """All files, each told by its content.
+
+    Raises
+    ------
+    InputError
+        For files of no kind, logs of different GPUs, and a training log without the scenario that it ran.
+    """
+    kinds: dict[str, list[Path]] = {}
+    mistakes: list[Mistake] = []
+    for path in paths:
+        try:
+            kinds.setdefault(_kind(path), []).append(path)
+        except InputError as error:
+            mistakes += error.mistakes
+    speeds = [_speed(path) for path in kinds.get("training", [])]
+    scenarios = kinds.get("scenario", [])
+    mistakes += _unpaired(speeds, scenarios)
+    if mistakes:
+        raise InputError(mistakes)
+    found = kinds.get("log", [])
+    recorded = kinds.get("trace", [])
+    job = assemble(traces.read(recorded)) if recorded else None
+    version = (job.nccl if job else "") or Nccl.version
+    none = Run((), hosts=hosts or 0, version=version)
+    run = logs.read(found, op, hosts) if found else none
+    return Evidence(run, tuple(Step(speed, scenarios[0]) for speed in speeds), job)
+
+
+def _speed(path: Path) -> Speed:
+    return training.read(text_of(path), path.name)
+
+
+def _unpaired(speeds: Sequence[Speed], scenarios: Sequence[Path]) -> Iterator[Mistake]:
+    """Training logs without the one scenario that they ran, and the other way round."""
+    if speeds and len(scenarios) != 1:
+        found = f"{len(scenarios)} scenarios or recipes"
+        expected = "one beside the training log: what it ran"
+        yield Mistake(speeds[0].where, "", found, expected)
+    elif scenarios and not speeds:
+        found = "a scenario or recipe, and no training log"
+        yield Mistake(scenarios[0].name, "", found, "the log of a training that ran it")
+
+
+def _kind(path: Path) -> str:
+    """What a file is: log, trace, training or scenario."""
+    if path.is_dir() or path.suffix in (".gz", ".parquet", ".et"):
+        return "trace"
+    text = text_of(path, KINDS)
+    plain = without_prefix(text)
+    if nccl_tests.is_log(text) or nccl_log.is_log(plain):
+        return "log"
+    if path.suffix == ".json" and _TRACE.search(text[:100_000]):
+        return "trace"
+    if training.is_log(text):
+        return "training"
+    if path.suffix in SCENARIOS:
+        return "scenario"
+    start = text.strip().split("\n")[0][:60]
+    raise InputError.of(path.name, "", repr(start), KINDS)
+
+
+def _rows(job: Job, each: int) -> Iterator[Row]:
+    """The shortest time of every collective of a trace: longer ones waited, or shared links with kernels."""
+    best: dict[tuple[str, int, tuple[int, ...]], float] = {}
+    for meeting in job.meetings:
+        if meeting.op not in SYNCHRONISING or len(meeting.ranks) < 2:
+            continue
+        if meeting.size > 0 and meeting.duration > 0:
+            key = meeting.op, int(meeting.size), tuple(sorted(meeting.ranks))
+            best[key] = min(best.get(key, meeting.duration), meeting.duration)
+    for (op, size, ranks), time in best.items():
+        hosts = len({rank // each for rank in ranks})
+        row = Row(RECORDED, op, len(ranks), size, time, time, where="trace")
+        several = hosts if hosts > 1 else None
+        yield replace(row, hosts=several, per_host=-(-len(ranks) // hosts))

@@ -1,0 +1,69 @@
+"""The answer of the doctor as one HTML page: verdict, causes, and every size beside good machines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from prestep.sim.exporters import html
+from prestep.sim.markup import Markup, element, markup, table
+from prestep.sim.units import percent
+from prestep.validation.doctor import page
+from prestep.validation.doctor.diagnosis import Diagnosis, Suspect
+from prestep.validation.doctor.logs import Run
+
+
+def render(diagnosis: Diagnosis, run: Run, cluster: str) -> str:
+    """The page as HTML text."""
+    return html.page(
+        f"Is {cluster or 'this cluster'} as fast as good ones?",
+        page.verdict(diagnosis),
+        _sections(diagnosis),
+        chips=[page.extent(run, cluster), f"NCCL {run.version}"],
+        lost=diagnosis.abnormal,
+    )
+
+
+def _sections(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
+    yield "causes", "Causes, the likeliest first", _causes(diagnosis)
+    yield "lines", "What the logs show", _lines(diagnosis)
+    items = [element("li", page.part_line(part)) for part in diagnosis.parts]
+    yield "parts", "Beside good machines", element("ul", *items) if items else ""
+    tables = (
+        table(
+            page.HEAD,
+            [page.size_cells(size, sweep) for size in sweep.sizes],
+            caption=page.heading(sweep),
+        )
+        for sweep in diagnosis.sweeps
+    )
+    yield "sizes", "Every size", markup(*tables)
+
+
+def _causes(diagnosis: Diagnosis) -> str:
+    if not diagnosis.suspects:
+        return ""
+    rows = [
+        (str(place), one.cause.title, one.change.text, percent(one.explained))
+        for place, group in enumerate(diagnosis.suspects, 1)
+        for one in group
+    ]
+    heads = ("place", "cause", "as it was predicted", "of the difference")
+    listed = [one for group in diagnosis.suspects for one in group]
+    checks = [element("ul", *map(_check, listed[:3]))]
+    return markup(table(heads, rows, texts=3), *checks)
+
+
+def _check(suspect: Suspect) -> Markup:
+    name = element("b", suspect.cause.title)
+    return element("li", name, f": {suspect.cause.check}")
+
+
+def _lines(diagnosis: Diagnosis) -> str:
+    shown = {"shows": diagnosis.signs, "rules out": diagnosis.ruled_out}
+    rows = [
+        (what, name, sign.where, sign.text)
+        for what, causes in shown.items()
+        for name, signs in causes.items()
+        for sign in signs
+    ]
+    return table(("", "cause", "line", "text"), rows, texts=4) if rows else ""
