@@ -47,6 +47,7 @@ BEFORE = frozenset(
         "_to_copy",
         "clone",
         "empty",
+        "repeat",
         "_log_softmax",
     ]
 )
@@ -56,6 +57,7 @@ BEFORE = frozenset(
 SUMS = ("bincount", "index_put", "index_add", "scatter_add", "scatter_reduce")
 #: Families whose operations copy a tensor and change the copy.
 INTO_COPIES = ("along", "places")
+RECURRENT = ("recurrent", "recurrent_wide")
 
 
 @dataclass(frozen=True)
@@ -109,8 +111,8 @@ class Case:
 
 
 def measured(gpu: str) -> list[Case]:
-    """Cases of all files of a GPU: widths of heads and long layers with biases were measured on the H200 alone."""
-    parts = "", ".domains", ".widths", ".biased"
+    """Cases of all files of a GPU; those beyond `.domains` were measured on the H200 alone."""
+    parts = "", ".domains", ".widths", ".biased", ".programs"
     paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in parts)
     return [case for path in paths if path.exists() for case in read(path)]
 
@@ -137,7 +139,7 @@ def cases_of(row: dict[str, Any], names: dict[int, str]) -> Iterator[Case]:
         yield from _of_pixels(row)
         return
     operations = [_operation(row, *call[:2]) for call in row["aten"]]
-    if row["family"] == "recurrent":
+    if row["family"] in RECURRENT:
         yield from _recurrent(row, operations)
         return
     heavy = [each for each in operations if _launches(each)]
@@ -212,7 +214,7 @@ def _skewed(kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
 def _operation(row: dict[str, Any], name: str, texts: list[Any]) -> Operation:
     arguments = tuple(_argument(text) for text in texts)
     options: tuple[tuple[str, Argument], ...] = ()
-    if row["set"].get("dtype") == "tf32" or row["family"] == "recurrent":
+    if row["set"].get("dtype") == "tf32" or row["family"] in RECURRENT:
         options = (("allow_tf32", True),)
     whole = Operation(f"aten.{name}", arguments, options)
     rule = REBUILT.get(row["family"])
@@ -397,7 +399,10 @@ REBUILT = {
     "diffusion_conv": _convolution,
     "sequence_conv": _convolution,
     "conv_odd": _domain_convolution,
+    "conv_edge": _domain_convolution,
+    "conv_sample": _domain_convolution,
     "recurrent": _network,
+    "recurrent_wide": _network,
     "spectrum": _spectrum,
     "attention": _attention,
     "heads": _attention,

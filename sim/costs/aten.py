@@ -62,7 +62,17 @@ BLOCK, LAUNCH = 50e9, 1.5e-6
 RECURRENT, GATES, GATE = "aten _cudnn_rnn", {"lstm": 4, "gru": 3}, 2.5e-6
 #: Seconds of a row that a block of threads copies, whatever its width (measured: 80 to 640 us of 131,072 to 1,048,576).
 ROW = 0.6e-9
-#: Kinds that copy so.
+#: Kinds that copy so; bytes of an element.
+ELEMENT = {
+    "bf16": 2,
+    "fp16": 2,
+    "fp32": 4,
+    "fp64": 8,
+    "int64": 8,
+    "int32": 4,
+    "bool": 1,
+    "uint8": 1,
+}
 BY_ROWS = ("aten index", "aten index_select", "aten gather")
 #: Bags of embeddings: pieces of rows at once, their width, seconds until a bag begins and of each row (measured).
 BAGS_BACK = "aten _embedding_bag_backward"
@@ -77,12 +87,15 @@ ADDED = 0.5e-6
 #: of a block forward and backward, whatever the type, and its least seconds (guesses from the largest rows).
 NORMS, CHANNELS_AT_ONCE = "batch_norm", 528
 CHANNEL_FORWARD, CHANNEL_BACKWARD, LEAST_OF_CHANNEL = 2.2e9, 1.0e9, 4e-6
+#: With statistics of the past a block of threads takes a plane of a picture, at so many elements/s (measured: 1.2e9).
+PASSED, PLANE = "aten batch_norm_elemt", 1.2e9
 #: Tensor cores want channels last: cuDNN copies other pictures so before and back after; bytes over the operands.
 TURNED = {"aten convolution": 2.0, "aten convolution_backward": 3.0}
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
 # Octaves (guess): cuDNN's masked kernels for heads of 129 to 192 take three times what those of 128 and 256 suggest;
 # convolutions in groups of 24 or 56 channels take two to ten times what those of 16, 32 or 64 do for as many flops.
 UNTUNED = 4.0
+FEWEST = 8  # channels for which cuDNN has its usual kernels: colours take others
 JITTER = 0.3e-6  # guess, s: that by which the shortest kernels differ
 KINDS_DIFFER = 0.2  # guess: streams of as many bytes and elements by another name
 
@@ -132,7 +145,9 @@ def _convolution_axes(kernel: Kernel) -> tuple[float, ...]:
     n, c, h, w, k, r, s, stride, groups = kernel.shape
     side = math.sqrt(r * s)  # of a square filter of as many elements
     sizes = _octaves(h * w / stride**2, c, k, side, stride, groups)
-    return 0.3 * math.log2(n), *sizes, UNTUNED * _odd_groups(c // groups, groups)
+    few = groups == 1 and min(c, k) < FEWEST
+    apart = UNTUNED * _odd_groups(c // groups, groups), UNTUNED * few
+    return 0.3 * math.log2(n), *sizes, *apart
 
 
 def _odd_groups(width: int, groups: int) -> bool:
@@ -314,7 +329,9 @@ def _by_row(kernel: Kernel) -> float:
         rounds = math.ceil(bags * math.ceil(width / PIECE) / PIECES)
         return rounds * (BEGIN + EACH * indices / bags)
     of_bags = kernel.kind == BAGS_BACK and "sparse" in kernel.layout
-    by_rows = kernel.kind in BY_ROWS and kernel.shape[-1] > 1
+    # Rows that are no multiples of 16 bytes are copied element by element.
+    row = kernel.shape[-1] * ELEMENT.get(kernel.dtype, 4)
+    by_rows = kernel.kind in BY_ROWS and len(kernel.shape) == 2 and row % 16 == 0
     return kernel.shape[0] * ROW if by_rows or of_bags else 0.0
 
 
@@ -323,6 +340,8 @@ def _by_channel(kernel: Kernel) -> float:
     if NORMS not in kernel.kind or len(kernel.shape) != 2 or kernel.layout:
         return 0.0
     elements, channels = kernel.shape
+    if kernel.kind == PASSED:
+        return max(elements / ONE_BY_ONE, channels * ROW, elements / channels / PLANE)
     backward = kernel.kind.endswith("backward")
     rate = CHANNEL_BACKWARD if backward else CHANNEL_FORWARD
     rounds = max(1.0, channels / CHANNELS_AT_ONCE)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from prestep.sim.costs.gpu import Gpu
 
 PREFIX = "aten "
+BY_INDEX = ("aten index", "aten gather")
 #: Sizes of an octave that a kernel is filled up to: eight of a product, whose tiles are narrow; two of others.
 PRODUCT_STEPS, OTHER_STEPS = 8, 2
 #: A size is not searched further once a kernel takes so much longer: what it does grows, not its noise.
@@ -53,8 +54,10 @@ def axes(kernel: Kernel) -> tuple[int, ...]:
     >>> axes(Kernel("gemm", (192, 8192, 8192), "bf16", "nt"))
     (0, 1, 2)
     """
-    if "batch_norm" in kernel.kind:
-        return (0,)  # as many elements in more channels are more blocks of threads
+    if "batch_norm" in kernel.kind or kernel.kind.startswith(BY_INDEX):
+        return (
+            0,
+        )  # more channels are more blocks of threads, and a row's width chooses the kernel
     if kernel.kind.startswith(PREFIX):
         simple = len(kernel.shape) <= 2 or kernel.kind.removeprefix(PREFIX) == "mm"
         return tuple(range(len(kernel.shape))) if simple else ()

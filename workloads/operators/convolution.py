@@ -61,14 +61,20 @@ def _channels_last(operand: Operand) -> Operand:
 
 
 def _shape(
-    image: Operand, weight: Operand, stride: tuple[int, ...], groups: int
+    image: Operand,
+    weight: Operand,
+    stride: tuple[int, ...],
+    groups: int,
+    transposed: Argument,
 ) -> tuple[int, ...]:
     """(batch, channels, height, width, filters, kernel height, width, stride, groups).
 
     1-D ones have height 1; those in space have their depth times their height.
     """
     n, c, *sides = image.shape
-    k, _, *kernel = weight.shape
+    k, per_group, *kernel = weight.shape
+    if transposed is True:
+        k = per_group * groups
     tall, high = prod(sides[:-1]), prod(kernel[:-1])
     return n, c, tall, sides[-1], k, high, kernel[-1], (stride or (1,))[0], groups
 
@@ -78,9 +84,14 @@ def _flops(pixels: Operand, weight: Operand) -> float:
     return 2.0 * pixels.elements / max(1, pixels.shape[1]) * weight.elements
 
 
-def _kind(layout: str, transposed: Argument) -> str:
-    """What cuDNN chooses kernels by: memory format, and whether a picture is enlarged."""
-    return "_".join(filter(None, (layout, "transposed" * (transposed is True))))
+def _kind(layout: str, transposed: Argument, shape: tuple[int, ...]) -> str:
+    """What cuDNN chooses kernels by: memory format, whether a picture is enlarged, and one picture in groups.
+
+    The last is what vmap makes of filters that differ from picture to picture.
+    """
+    batch, groups = shape[0], shape[-1]
+    apart = ("transposed" * (transposed is True), "samples" * (batch == 1 < groups))
+    return "_".join(filter(None, (layout, *apart)))
 
 
 def _groups(operation: Operation, at: int) -> int:
@@ -93,12 +104,12 @@ def forward(operation: Operation) -> tuple[Kernel, ...]:
     if image is None or weight is None or not operation.results:
         return launched(operation, (1,))
     stride = integers(argument(operation, 3, "stride"))
-    shape = _shape(image, weight, stride, _groups(operation, 8))
     transposed = argument(operation, 6, "transposed")
+    shape = _shape(image, weight, stride, _groups(operation, 8), transposed)
     pixels = image if transposed is True else operation.results[0]
     flops = _flops(pixels, weight)
     layout, copies = _with_copies((image, weight))
-    layout = _kind(layout, transposed)
+    layout = _kind(layout, transposed, shape)
     kind = format_of(image, operation)
     convolved = launched(operation, shape, layout, kind, flops=flops)
     return *copies, *convolved, *_biased(operation)
@@ -120,13 +131,13 @@ def backward(operation: Operation) -> tuple[Kernel, ...]:
     if gradient is None or image is None or weight is None:
         return launched(operation, (1,))
     stride = integers(argument(operation, 4, "stride"))
-    shape = _shape(image, weight, stride, _groups(operation, 9))
+    transposed = argument(operation, 7, "transposed")
+    shape = _shape(image, weight, stride, _groups(operation, 9), transposed)
     mask = argument(operation, 10, "output_mask")
     passes = sum(map(bool, mask[:2])) if isinstance(mask, tuple) else 2
-    transposed = argument(operation, 7, "transposed")
     flops = max(1, passes) * _flops(image if transposed is True else gradient, weight)
     layout, copies = _with_copies((image, weight, gradient))
-    layout = _kind(layout, transposed)
+    layout = _kind(layout, transposed, shape)
     kind = format_of(image, operation)
     convolved = launched(operation, shape, layout, kind, flops=flops)
     with_bias = isinstance(mask, tuple) and len(mask) > 2 and bool(mask[2])

@@ -57,18 +57,20 @@ def backward(operation: Operation) -> tuple[Kernel, ...]:
 
 
 def channels(operation: Operation) -> tuple[Kernel, ...]:
-    """Batch normalisation: (elements, channels). With statistics of the past it is one operation over elements.
-
-    PyTorch's own kernel for that, in the usual order, reads element by element.
-    """
+    """Batch normalisation: (elements, channels); with statistics of the past (elements, planes) of all pictures."""
     image = first(operation)
     layout = memory_format(image)
     if base(operation) in BY_STATISTICS and argument(operation, 5) is False:
-        own = base(operation).startswith("native") and not layout
-        name, size = "batch_norm_elemt", 2.0 * image.bytes
-        gaps = "strided" if own else ""
-        shape = (image.elements,)
-        return launched(operation, shape, gaps, image.dtype, name, size=size)
+        size = 2.0 * image.bytes
+        if layout:  # channels lie in rows
+            return launched(
+                operation, (image.elements,), "row", image.dtype, "mul", size=size
+            )
+        shape, name = (
+            (image.elements, image.shape[0] * image.shape[1]),
+            "batch_norm_elemt",
+        )
+        return launched(operation, shape, "", image.dtype, name, size=size)
     return launched(operation, (image.elements, image.shape[1]), layout, image.dtype)
 
 
