@@ -62,6 +62,7 @@ SLOW = (
     "docs/report.md",
     "docs/collectives.md",
     "docs/coming-from.md",
+    "docs/gallery.md",
     "docs/calibrate.md",
     "docs/how-to/replay-trace.md",
 )
