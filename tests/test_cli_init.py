@@ -11,6 +11,10 @@ from click.testing import CliRunner, Result
 from prestep import cli
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.studies.largest import fits
+from prestep.topologies import load_cluster
+from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.interchange import export_file
+from prestep.topologies.show.summary import oversubscription
 
 OPTIONS = {
     "--model": "llama3.2-1b",
@@ -128,3 +132,55 @@ def test_a_file_is_not_written_over(tmp_path: Path) -> None:
     done = init(tmp_path, **plain())
     assert done.exit_code == 2 and "--force" in done.stderr
     assert (tmp_path / "job.toml").read_text() == "mine"
+
+
+def cluster_of(folder: Path, *words: str, answers: str = "") -> Fabric:
+    """The cluster in the file that `prestep init cluster` writes."""
+    path = folder / "made.toml"
+    line = ["init", "cluster", *words, "-o", str(path), "--force"]
+    made = CliRunner().invoke(cli.main, line, input=answers)
+    assert made.exit_code == 0, made.output
+    return load_cluster(path)
+
+
+def test_a_cluster_of_eight_answers(tmp_path: Path) -> None:
+    """Options and answers write the same: a known host with its facts, and the oversubscription that was said."""
+    words = "--host dgx-h100 --hosts 16 --network tree --below 8 --oversubscription 2 --description ours --port"
+    made = cluster_of(tmp_path, *words.split(), "200 Gbit/s")
+    typed = "dgx-h100\n16\ntree\n8\n2\n200 Gbit/s\nours\n"
+    asked = cluster_of(tmp_path, answers=typed)
+    assert made.facts == asked.facts and len(made.gpus) == 128
+    assert made.facts["nvlink_sharp"] == load_cluster("dgx-h100").facts["nvlink_sharp"]
+    assert set(made.links.raw[made.links.of_kind("nic")]) == {25e9}
+    assert str(oversubscription(made)[0]) == "leaf 2:1"
+
+
+def test_a_cluster_of_what_another_tool_says(tmp_path: Path) -> None:
+    """A host that is known is multiplied; a network is extended as it is."""
+    for name, hosts in (("dgx-h100", None), ("rail-h100", 2)):
+        export_file(load_cluster(name, hosts), tmp_path / f"{name}.json")
+    words = "--hosts 4 --network rail --below 4 --oversubscription 1 --port= --description ours"
+    host = cluster_of(
+        tmp_path, "--from", str(tmp_path / "dgx-h100.json"), *words.split()
+    )
+    assert len(host.gpus) == 32 and "leaf" in host.nodes.kinds
+    both = cluster_of(tmp_path, "--from", str(tmp_path / "rail-h100.json"))
+    assert len(both.gpus) == 16 and len(both.links) == len(
+        load_cluster("rail-h100", 2).links
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("--host dgx-h10", "dgx-h100"),
+        ("--host dgx-h100 --oversubscription 3", "a divisor of 32"),
+    ],
+)
+def test_a_cluster_that_cannot_be(tmp_path: Path, words: str, message: str) -> None:
+    """Is refused with what could be, and leaves no file."""
+    path = tmp_path / "made.toml"
+    line = ["init", "cluster", *words.split(), "-o", str(path)]
+    made = CliRunner().invoke(cli.main, line, input="\n" * 9)
+    assert made.exit_code == 2 and message in made.output
+    assert not path.exists()

@@ -1,16 +1,18 @@
 """Write a scenario for MODEL on a cluster: five questions, or five options.
 
 The job is sharded over all GPUs (FSDP), with the largest micro batch that fits; `prestep search` finds other layouts.
+`prestep init cluster` writes a cluster file instead (`prestep init cluster --help`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import click
 
+from prestep.sim.commands._init_cluster import cluster as cluster_file
 from prestep.sim.commands._shared import (
     Count,
     check_new,
@@ -42,7 +44,28 @@ COUNTS: dict[str | tuple[str, ...], str] = {
 }
 
 
+class _Job(click.Command):
+    """Writes a scenario, and a file of another kind where the first word names one."""
+
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: Any,
+    ) -> click.Context:
+        if args and args[0] in _OTHERS:
+            name = f"{info_name} {args[0]}"
+            return _OTHERS[args[0]].make_context(name, args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+#: Commands for files that are no scenario.
+_OTHERS = {"cluster": cluster_file}
+
+
 @click.command(
+    cls=_Job,
     help=__doc__,
     epilog="Example: prestep init --model llama3-8b --cluster dgx-h100-superpod --hosts 16 --seq-len 8192 "
     "--global-batch 256 -o job.toml",

@@ -87,7 +87,7 @@ def match(gpu: str, gpus: int, nvlinks: int) -> HostModel | None:
     >>> match("h100", 4, 6) is None
     True
     """
-    for model in _models():
+    for model in models():
         params = model.params
         if (params.gpu, params.gpus, model.nvlinks) == (gpu, gpus, nvlinks):
             return model
@@ -96,11 +96,11 @@ def match(gpu: str, gpus: int, nvlinks: int) -> HostModel | None:
 
 def with_gpu(gpu: str) -> HostModel | None:
     """A bundled host with GPUs of a model, whatever their number."""
-    return next((model for model in _models() if model.params.gpu == gpu), None)
+    return next((model for model in models() if model.params.gpu == gpu), None)
 
 
 @lru_cache(maxsize=1)
-def _models() -> tuple[HostModel, ...]:
+def models() -> tuple[HostModel, ...]:
     """Bundled hosts of which others make clusters: their files name one (`several`)."""
     return tuple(_several())
 
@@ -130,7 +130,7 @@ def of_values(family: ModuleType, values: Mapping[str, Any]) -> HostModel | None
     usual = {entry.name: entry.default for entry in dataclasses.fields(params_type)}
     gpu, gpus = ({**usual, **stated}[key] for key in ("gpu", "gpus"))
     of_links = [key for key in ("nvlinks", "peer_nvlinks") if key in values]
-    for model in _models():
+    for model in models():
         params = model.params
         same = all(getattr(params, key) == values[key] for key in of_links)
         if (params.gpu, params.gpus) == (gpu, gpus) and same:

@@ -1,0 +1,114 @@
+"""`prestep init cluster`: writes a cluster file from a few questions, or from what another tool says of the hosts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from prestep.sim.commands._shared import Count, check_new, explained, misused, talk
+from prestep.sim.errors import InputError, did_you_mean
+from prestep.sim.extras import lazily
+from prestep.sim.units import parse_bandwidth
+
+with lazily():
+    from prestep import topologies
+    from prestep.sim import files
+    from prestep.topologies.files import new_cluster
+
+T = TypeVar("T")
+_NETWORKS = ("rail", "tree")
+
+
+@click.command(
+    epilog="Example: prestep init cluster --host dgx-h100 --hosts 32 --network rail --below 16 --oversubscription 2 "
+    "--port '400 Gbit/s' -o ours.toml",
+)
+@click.option(
+    "--from",
+    "source",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What a tool says: nvidia-smi topo -m, NCCL's XML, Slurm, ibnetdiscover, ...",
+)
+@click.option("--host", metavar="NAME", help="Model of a host, such as dgx-h100.")
+@click.option("--hosts", type=Count(), help="How many.")
+@click.option(
+    "--network",
+    type=click.Choice(_NETWORKS),
+    help="rail: a leaf for each NIC of a host; tree: all NICs at one leaf.",
+)
+@click.option("--below", type=Count(), help="Hosts under the same leaves.")
+@click.option(
+    "--oversubscription", type=Count(), help="2 for 2:1; 1 where nothing blocks."
+)
+@click.option("--port", metavar="RATE", help='Of a NIC, on the wire: "400 Gbit/s".')
+@click.option("--description", help="A line for those who use the file.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=Path("cluster.toml"),
+    show_default=True,
+    help="File to write.",
+)
+@click.option("--force", is_flag=True, help="Write over a file that exists.")
+@explained
+def cluster(
+    source: Path | None,
+    host: str | None,
+    hosts: int | None,
+    network: str | None,
+    below: int | None,
+    oversubscription: int | None,
+    port: str | None,
+    description: str | None,
+    output: Path,
+    force: bool,
+) -> None:
+    """Write a cluster file: eight questions, or as many options; a known host keeps its facts."""
+    check_new(output, force)
+    if source is not None:
+        model, fabric = new_cluster.host_of(source)
+        if not model:
+            text = description or f"as in {source.name}"
+            _write(output, new_cluster.extending(source, output, text))
+            return
+        talk(f"{source}: one host, {len(fabric.gpus)} {fabric.gpu_model}: a {model}")
+        host = host or model
+    known = new_cluster.known_hosts()
+    host = _asked("Host model", host, "dgx-h100")
+    if host not in known:
+        expected = f"one of {', '.join(known)}"
+        raise misused("--host", host, expected, did_you_mean(host, known))
+    count = int(_asked("Hosts", hosts, 32))
+    network = _asked("Network (rail: a leaf for each NIC; tree: one)", network, "rail")
+    if network not in _NETWORKS:
+        raise misused("--network", network, f"one of {', '.join(_NETWORKS)}")
+    under = int(_asked("Hosts under the same leaves", below, count))
+    blocked = int(_asked("Oversubscription (2 for 2:1)", oversubscription, 1))
+    rate = str(_asked("Port of a NIC (empty: the host's)", port, ""))
+    wire = parse_bandwidth(rate, "init cluster", "port") if rate else None
+    text = str(_asked("Description", description, f"{count} {host}"))
+    said = new_cluster.Answers(host, count, network, under, blocked, wire, text)
+    _write(output, new_cluster.text_of(said))
+
+
+def _asked(question: str, said: T | None, usual: T) -> T:
+    """An option, or the answer to its question."""
+    if said is not None:
+        return said
+    answer: T = click.prompt(question, default=usual, err=True)
+    return answer
+
+
+def _write(output: Path, text: str) -> None:
+    """Writes the file, and reads it as a cluster; one that is none does not stay."""
+    files.write_text(output, text)
+    try:
+        fabric = topologies.load_cluster(output)
+    except InputError:
+        output.unlink()
+        raise
+    count = f"{len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs"
+    talk(f"wrote {output}: {count}; look at it with `prestep topology show {output}`")
