@@ -175,9 +175,11 @@ def _by_others(exchange: Exchange, group: Group, fabric: Any, settings: Nccl) ->
     tokens = Tokens(
         e.op, e.tokens, e.size, met, hosts, group.nodes, e.sms, kernel=e.library
     )
-    kernels = deepep if e.library == "deepep" else hybridep
+    kernels: Any = deepep if e.library == "deepep" else hybridep
     size = e.tokens * e.size * hosts
-    made = kernels.plan("all_to_all", size, ranks, fabric, settings, tokens)
+    made: Plan | None = kernels.plan(
+        "all_to_all", size, ranks, fabric, settings, tokens
+    )
     if made is None:
         found = f"{e.library} on {group.n} {fabric.gpu_model} in {group.nodes} hosts"
         expected = "a group like those it was measured on (docs/experts.md)"
