@@ -105,6 +105,9 @@ def page(
     run = element(
         "p", *(element("span", chip) for chip in chips if chip), class_="chips"
     )
+    rests = ""
+    if any(anchor == "evidence" for anchor, _, _ in made):
+        rests = "Times are simulated; what they rest on is under Evidence."
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -118,8 +121,7 @@ def page(
         f"<h1>{escape(title)}</h1>{run}{element('p', answer, class_='answer lost' if lost else 'answer')}"
         f'<nav aria-label="Sections">{links}</nav></header>\n'
         f'<main id="main">{head}{markup(*(section(*part) for part in made))}</main>\n'
-        f"<footer>Predicted by prestep {escape(__version__)}. "
-        "Times are simulated; what they rest on is under Evidence.</footer>\n"
+        f"<footer>Predicted by prestep {escape(__version__)}. {rests}</footer>\n"
         f"<script>{_file('page.js')}</script></body></html>\n"
     )
 

@@ -22,7 +22,13 @@ from prestep.sim.exporters._html import (
 from prestep.sim.exporters._html.network import Heat, as_data, heat
 from prestep.sim.exporters._html.over_time import alive, lanes, path_colour
 from prestep.sim.markup import Markup, element, number, paragraph, table
-from prestep.sim.units import count, format_bytes, format_duration, percent
+from prestep.sim.units import (
+    LEAST_DIFFERENCE,
+    count,
+    format_bytes,
+    format_duration,
+    percent,
+)
 
 _OWNER_COLOURS = {
     "parameters": "forward",
@@ -382,7 +388,13 @@ def whatif(tornado: dict[str, Any] | None) -> str:
     factors = " and ".join(f"{factor:g}x" for factor in tornado["factors"])
     base = format_duration(tornado["step_time"])
     head = f"The step of {base} with one element at a time at {factors}."
-    return paragraph(head) + pictures.tornado(tornado) + more
+    moving = [row for row in tornado["elements"] if row["effect"] >= LEAST_DIFFERENCE]
+    still = [
+        row.get("label") or row["element"] for row in tornado["elements"][len(moving) :]
+    ]
+    rest = paragraph(f"Without effect: {', '.join(still)}.") if still else ""
+    bars = pictures.tornado({**tornado, "elements": moving}) if moving else ""
+    return paragraph(head) + bars + rest + more
 
 
 def scenario(result: Prediction) -> str:
