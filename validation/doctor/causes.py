@@ -63,7 +63,7 @@ def causes() -> dict[str, Cause]:
     Examples
     --------
     >>> causes()["nic-missing"].title
-    'a NIC missing'
+    'NICs missing, or not used'
     """
     own = {name: plugins.Plugin(__name__, Path(__file__)) for name in CAUSES}
     return {
@@ -75,11 +75,10 @@ def causes() -> dict[str, Cause]:
 
 
 def nics_of(here: Situation) -> tuple[str, ...]:
-    """The NICs of the first host."""
-    first = here.fabric.host_of(here.gpus[0])
-    return tuple(
-        nic for nic in here.fabric.nic_numbers if here.fabric.host_of(nic) == first
-    )
+    """The NICs of the first host; none where only one host was measured."""
+    fabric = here.fabric
+    first = fabric.host_of(here.gpus[0]) if here.hosts > 1 else ""
+    return tuple(nic for nic in fabric.nic_numbers if fabric.host_of(nic) == first)
 
 
 def _numbered(here: Situation, numbers: Sequence[int]) -> str:
@@ -122,14 +121,15 @@ def _few_channels(here: Situation) -> Sequence[Change]:
 
 def _nic_missing(here: Situation) -> Sequence[Change]:
     nics = nics_of(here)
-    if here.hosts < 2 or len(nics) < 2:
+    if len(nics) < 2:
         return ()
-    half = range(1, len(nics), 2)
-    one = range(1, len(nics))
+    unused = {"half": range(1, len(nics), 2), "one": range(1, len(nics))}
     return (
         Change(f"{nics[-1]} is gone", {nics[-1]: "off"}, local=True),
-        Change("every host uses half of its NICs", {_numbered(here, half): "off"}),
-        Change("every host uses one of its NICs", {_numbered(here, one): "off"}),
+        *(
+            Change(f"every host uses {used} of its NICs", {_numbered(here, off): "off"})
+            for used, off in unused.items()
+        ),
     )
 
 
@@ -142,9 +142,8 @@ def _few_nics(here: Situation, line: str) -> bool:
 
 
 def _nic_slow(here: Situation) -> Sequence[Change]:
-    if here.hosts < 2:
-        return ()
-    return (*_slower("one NIC", "nic[0]", local=True), *_slower("every NIC", "nic"))
+    one, every = _slower("one NIC", "nic[0]", local=True), _slower("every NIC", "nic")
+    return (*one, *every) if nics_of(here) else ()
 
 
 def _no_gpudirect(here: Situation) -> Sequence[Change]:
@@ -166,16 +165,14 @@ def _p2p_off(here: Situation) -> Sequence[Change]:
     if len(here.gpus) <= here.hosts:
         return ()
     text = "GPUs of a host talk through its memory"
-    shared = Change(text, nccl={"p2p_disable": True})
-    if not nics_of(here):
-        return (shared,)
     none = {"p2p_disable": True, "shm_disable": True}
-    return (shared, Change("GPUs of a host talk over the network", nccl=none))
+    return (
+        Change(text, nccl={"p2p_disable": True}),
+        Change("GPUs of a host talk over the network", nccl=none),
+    )
 
 
 def _pcie_narrow(here: Situation) -> Sequence[Change]:
-    if here.hosts < 2:
-        return ()
     return (
         *_slower("the PCIe of every GPU and NIC", "pcie"),
         *_slower("the PCIe of one host", "pcie[host0]", local=True),
@@ -183,7 +180,7 @@ def _pcie_narrow(here: Situation) -> Sequence[Change]:
 
 
 def _shared_spine(here: Situation) -> Sequence[Change]:
-    return _slower("the spine", "spine") if here.hosts > 1 else ()
+    return _slower("the spine", "spine")
 
 
 def _sharp_off(here: Situation) -> Sequence[Change]:
@@ -208,16 +205,16 @@ def _slow_host(here: Situation) -> Sequence[Change]:
 
 def _slow_rail(here: Situation) -> Sequence[Change]:
     """A rail is the NICs of one number on all hosts, and their switch."""
-    if here.hosts < 2 or len(nics_of(here)) < 2:
+    if len(nics_of(here)) < 2:
         return ()
     rail = _numbered(here, [0])
     return (*_slower("rail 0", rail), Change("rail 0 is down", {rail: "off"}))
 
 
 def _tcp_fallback(here: Situation) -> Sequence[Change]:
-    if here.hosts < 2 or here.fabric.cluster_facts.tcp:
-        return ()
-    return (Change("NCCL over TCP sockets", nccl={"net": "socket"}),)
+    sockets = Change("NCCL over TCP sockets", nccl={"net": "socket"})
+    tcp = here.fabric.cluster_facts.tcp
+    return () if tcp or here.hosts < 2 else (sockets,)
 
 
 def _wrong_choice(here: Situation) -> Sequence[Change]:
@@ -239,10 +236,10 @@ def _wrong_choice(here: Situation) -> Sequence[Change]:
 
 
 def _wrong_numa(here: Situation) -> Sequence[Change]:
-    """A guess: all NICs of a host share the link between its sockets, or each gets half of its PCIe way."""
+    """A guess: all NICs of a host share the link between its sockets."""
     nics, links = nics_of(here), here.fabric.links
     sockets = links.bandwidth[links.kind == "socket"]
-    if here.hosts < 2 or not nics or not len(sockets):
+    if not nics or not len(sockets):
         return ()
     rate = float(np.min(sockets)) / len(nics)
     text = "all NICs of a host reach their GPUs over the link between its sockets"

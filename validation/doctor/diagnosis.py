@@ -118,8 +118,16 @@ class Diagnosis:
 
 def diagnosed(here: Situation, lines: Sequence[Sign] = ()) -> Diagnosis:
     """The log of a situation; `lines` are those that NCCL_DEBUG wrote."""
-    signs = _shown(here, lines)
-    excluded = {name: found for name, found in _excluded(lines) if name not in signs}
+    signs = {
+        name: shown
+        for name, cause in causes().items()
+        if (shown := _signs(cause, here, lines))
+    }
+    excluded = {
+        name: found
+        for name, cause in causes().items()
+        if name not in signs and (found := _matching(cause.rules_out, lines))
+    }
     plain = Diagnosis(here.sweeps, (), excluded, signs)
     if not (plain.sweeps and plain.abnormal):
         return plain
@@ -166,20 +174,14 @@ def _misfit(here: Situation, times: Sequence[float]) -> float:
         expected, row = size.expected, sweep.row
         same = row.op, row.ranks, row.hosts, row.per_host, size.size
         of_part = parts.setdefault((expected.place, expected.part), {})
-        ratio = math.log(size.measured / time)
-        of_part.setdefault(same, []).append(ratio / _deviation(size))
+        wide = limit(expected.place, expected.part) / quantile()
+        off = math.log(size.measured / time) / (expected.spread * max(1.0, wide))
+        of_part.setdefault(same, []).append(off)
     return sum(
         _squared([_bounded(statistics.fmean(offs)) for offs in of_part.values()])
         + sum(map(_scatter, of_part.values()))
         for of_part in parts.values()
     )
-
-
-def _deviation(size: Size) -> float:
-    """Standard deviation of good machines, of the logarithm of a time."""
-    expected = size.expected
-    wide = limit(expected.place, expected.part) / quantile()
-    return expected.spread * max(1.0, wide)
 
 
 def _bounded(off: float) -> float:
@@ -233,12 +235,6 @@ def _groups(ranked: Sequence[Suspect]) -> Iterator[tuple[Suspect, ...]]:
         left = [one for one in left if one not in same]
 
 
-def _shown(here: Situation, lines: Sequence[Sign]) -> dict[str, tuple[Sign, ...]]:
-    """The lines that show a cause, by its name."""
-    shown = {name: _signs(cause, here, lines) for name, cause in causes().items()}
-    return {name: signs for name, signs in shown.items() if signs}
-
-
 def _signs(cause: Cause, here: Situation, lines: Sequence[Sign]) -> tuple[Sign, ...]:
     """The lines that show a cause: by themselves, or in this cluster."""
     found = _matching(cause.signs, lines)
@@ -246,13 +242,6 @@ def _signs(cause: Cause, here: Situation, lines: Sequence[Sign]) -> tuple[Sign, 
         return found
     here_only = (line for line in lines if cause.shows(here, line.text))
     return (*found, *itertools.islice(here_only, 1))
-
-
-def _excluded(lines: Sequence[Sign]) -> Iterator[tuple[str, tuple[Sign, ...]]]:
-    """The lines that exclude a cause, by its name."""
-    for name, cause in causes().items():
-        if signs := _matching(cause.rules_out, lines):
-            yield name, signs
 
 
 def _matching(patterns: Sequence[str], lines: Sequence[Sign]) -> tuple[Sign, ...]:

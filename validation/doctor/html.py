@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prestep.sim.exporters import html
-from prestep.sim.markup import Markup, element, markup, table
+from prestep.sim.markup import element, markup, table
 from prestep.sim.units import percent
 from prestep.validation.doctor import page
-from prestep.validation.doctor.diagnosis import Diagnosis, Suspect
+from prestep.validation.doctor.diagnosis import Diagnosis
 from prestep.validation.doctor.logs import Run
 
 
@@ -42,20 +42,21 @@ def _sections(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
 def _causes(diagnosis: Diagnosis) -> str:
     if not diagnosis.suspects:
         return ""
-    rows = [
-        (str(place), one.cause.title, one.change.text, percent(one.explained))
+    listed = [
+        (str(place), one)
         for place, group in enumerate(diagnosis.suspects, 1)
         for one in group
     ]
+    rows = [
+        (place, one.cause.title, one.change.text, percent(one.explained))
+        for place, one in listed
+    ]
     heads = ("place", "cause", "as it was predicted", "of the difference")
-    listed = [one for group in diagnosis.suspects for one in group]
-    checks = [element("ul", *map(_check, listed[:3]))]
-    return markup(table(heads, rows, texts=3), *checks)
-
-
-def _check(suspect: Suspect) -> Markup:
-    name = element("b", suspect.cause.title)
-    return element("li", name, f": {suspect.cause.check}")
+    checks = (
+        element("li", element("b", one.cause.title), f": {one.cause.check}")
+        for _, one in listed[:3]
+    )
+    return markup(table(heads, rows, texts=3), element("ul", *checks))
 
 
 def _lines(diagnosis: Diagnosis) -> str:

@@ -153,6 +153,7 @@ def _sweep_json(sweep: Sweep) -> dict[str, Any]:
 def _size_json(size: Size, sweep: Sweep) -> dict[str, Any]:
     low, high = interval(size)
     expected = size.expected
+    ran = {key: getattr(expected, key) for key in ("algo", "proto", "channels")}
     return {
         "bytes": size.size,
         "measured": size.measured,
@@ -161,9 +162,7 @@ def _size_json(size: Size, sweep: Sweep) -> dict[str, Any]:
         "low": low,
         "high": high,
         "slow": slow(size),
-        "algo": expected.algo,
-        "proto": expected.proto,
-        "channels": expected.channels,
+        **ran,
     }
 
 
@@ -201,10 +200,8 @@ def _signs_json(signs: tuple[Sign, ...]) -> list[dict[str, str]]:
 
 def _busbw(size: Size, sweep: Sweep) -> float:
     """Bus bandwidth of a size; 0 of what is no collective."""
-    if not size.size:
-        return 0.0
-    factor = bus_factor(nccl_op(sweep.op), sweep.row.ranks)
-    return size.size / size.measured * factor
+    ran = size.size / size.measured
+    return ran and ran * bus_factor(nccl_op(sweep.op), sweep.row.ranks)
 
 
 def as_text(diagnosis: Diagnosis, run: Run, cluster: str) -> str:
@@ -290,7 +287,7 @@ def part_line(part: Part) -> str:
 
 def _cause_lines(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.abnormal and diagnosis.sweeps and not diagnosis.suspects:
-        yield "no cause that prestep knows predicts this log; its own prediction may be at fault: docs/doctor.md"
+        yield "no cause that prestep knows predicts this log; its own prediction may be at fault"
     if diagnosis.suspects and not diagnosis.suspects[0][0].supported:
         yield "no line of the log shows a cause, and none predicts all of its times; the nearest are:"
     elif diagnosis.suspects and not diagnosis.suspects[0][0].signs:

@@ -108,10 +108,6 @@ class Sweep:
     def op(self) -> str:
         return self.row.op
 
-    def may_be_on(self, host: str) -> bool:
-        """Whether it ran on a host, or nothing says on which ones."""
-        return not self.row.machine or host in self.row.machine.split(",")
-
 
 class Timed(Protocol):
     """Something else than a collective whose time was measured, such as a training step."""
@@ -170,9 +166,11 @@ class Situation:
         return tuple(sorted(names)) if len(ran) > 1 else ()
 
     def only_with(self, host: str, times: Sequence[float]) -> tuple[float, ...]:
-        """Times of what ran on a host; of what ran without it, the expected ones."""
+        """Times of what may have run on a host; of what ran without it, the expected ones."""
         return tuple(
-            time if sweep.may_be_on(host) else size.expected.time
+            time
+            if host in (sweep.row.machine or host).split(",")
+            else size.expected.time
             for (sweep, size), time in zip(self.measured, times, strict=True)
         )
 

@@ -20,39 +20,28 @@ STEP = "training step"
 WARMING = 0.2
 
 
-class Form(NamedTuple):
-    """One way in which logs say how fast a step is: a pattern, and what its number is.
-
-    `means` is "seconds", "milliseconds", "steps" (a second), "tokens" (a second, of all GPUs) or "tokens of a GPU".
-    """
-
-    pattern: re.Pattern[str]
-    means: str
-
-
 _NUMBER = r"([\d.,]+(?:e[+-]?\d+)?)"
-FORMS = (
+#: Patterns of lines that say how fast a step is, and what their number is. Steps and tokens are a second's; tokens are
+#: those of all GPUs, where they are not of a GPU.
+FORMS = {
     # Megatron-LM, Megatron-Bridge, Primus
-    Form(
-        re.compile(rf"elapsed time per iteration \(ms\):\s*{_NUMBER}"), "milliseconds"
-    ),
+    re.compile(rf"elapsed time per iteration \(ms\):\s*{_NUMBER}"): "milliseconds",
     # torchtitan
-    Form(re.compile(rf"\btps: {_NUMBER}"), "tokens of a GPU"),
+    re.compile(rf"\btps: {_NUMBER}"): "tokens of a GPU",
     # NeMo and Lightning
-    Form(re.compile(rf"train_step_timing in s[:=]\s*{_NUMBER}"), "seconds"),
+    re.compile(rf"train_step_timing in s[:=]\s*{_NUMBER}"): "seconds",
     # transformers' Trainer, with include_num_input_tokens_seen or without
-    Form(re.compile(rf"['\"]train_tokens_per_second['\"]:\s*{_NUMBER}"), "tokens"),
-    Form(re.compile(rf"['\"]train_steps_per_second['\"]:\s*{_NUMBER}"), "steps"),
+    re.compile(rf"['\"]train_tokens_per_second['\"]:\s*{_NUMBER}"): "tokens",
+    re.compile(rf"['\"]train_steps_per_second['\"]:\s*{_NUMBER}"): "steps",
     # what people print themselves
-    Form(re.compile(rf"step[ _]time(?:_s)?\s*[:=]\s*{_NUMBER}\s*ms\b"), "milliseconds"),
-    Form(re.compile(rf"step[ _]time(?:_s)?\s*[:=]\s*{_NUMBER}\s*s?\b"), "seconds"),
-    Form(re.compile(rf"tokens?[ _]per[ _]second\s*[:=]\s*{_NUMBER}"), "tokens"),
-    Form(re.compile(rf"tokens/s(?:ec)?\s*[:=]\s*{_NUMBER}"), "tokens"),
-)
+    re.compile(rf"step[ _]time\s*[:=]\s*{_NUMBER}\s*ms\b"): "milliseconds",
+    re.compile(rf"step[ _]time\s*[:=]\s*{_NUMBER}\s*s?\b"): "seconds",
+    re.compile(rf"tokens?(?:[ _]per[ _]second|/s(?:ec)?)\s*[:=]\s*{_NUMBER}"): "tokens",
+}
 
 
 class Speed(NamedTuple):
-    """The middle of what a log prints, what it is (`Form.means`), and of how many lines."""
+    """The middle of what a log prints, what it is (`FORMS`), and of how many lines."""
 
     where: str
     value: float
@@ -70,7 +59,7 @@ def is_log(text: str) -> bool:
     >>> is_log("hello")
     False
     """
-    return any(form.pattern.search(text) for form in FORMS)
+    return any(form.search(text) for form in FORMS)
 
 
 def read(text: str, where: str) -> Speed:
@@ -81,12 +70,12 @@ def read(text: str, where: str) -> Speed:
     InputError
         If its numbers are none.
     """
-    form = next(form for form in FORMS if form.pattern.search(text))
-    values = [_number(found) for found in form.pattern.findall(text)]
+    form = next(form for form in FORMS if form.search(text))
+    values = [_number(found) for found in form.findall(text)]
     steady = [value for value in values[int(WARMING * len(values)) :] if value > 0]
     if not steady:
         raise InputError.of(where, "", "no step that took time", "steps of a training")
-    return Speed(where, statistics.median(steady), form.means, len(values))
+    return Speed(where, statistics.median(steady), FORMS[form], len(values))
 
 
 def _number(text: str) -> float:
