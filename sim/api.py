@@ -225,7 +225,9 @@ def sweep(
         cluster = _written(load_cluster(cluster), Path(folder))
     wanted = specs(path, listed, _placed(changes, cluster))
     pool = executor_of(executor, jobs)
-    return pd.read_parquet(sweep_study.sweep(wanted, Path(folder), pool, jobs))
+    results = sweep_study.sweep(wanted, Path(folder), pool, jobs)
+    assert results is not None  # only a part of a sweep has none
+    return pd.read_parquet(results)
 
 
 def _written(fabric: Fabric, folder: Path) -> Path:

@@ -15,6 +15,7 @@ from prestep.sim.extras import lazily
 from prestep.sim.strict import has_keys, type_hints
 
 with lazily():
+    from prestep import topologies
     from prestep.sim import words
 
 _SPEED = re.compile(r"\s*[\d.]+\s*(x|%|[kMGT]?i?B/s|[kMGT]?bit/s|[GT])\s*")
@@ -59,6 +60,9 @@ def split(item: str) -> tuple[str, str]:
 def _hint(item: str) -> str:
     """The same item with the key that its word means."""
     name, equals, value = item.partition("=")
+    place = topologies.cluster_with_gpu(value.strip()) if equals else ""
+    if place:
+        return f"a GPU comes with its cluster: --cluster {place}"
     key = words.key_of(name)
     if not key and _SPEED.fullmatch(value):  # of a kind of link: "spine=2x"
         key = f"{name.strip()}.bandwidth"

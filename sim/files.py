@@ -228,6 +228,27 @@ def written_text(path: Path, largest: int = WRITTEN) -> str:
 DOTTED = re.compile(r"(?<![\w\"'-])(?:[\w\"'-]+\s*\.\s*){32}")
 
 
+#: What tomllib says of the most frequent mistakes, and what it means.
+_MEANT = {
+    "Illegal character '\\n'": "a text without its closing quote",
+    "Expected newline or end of document after a statement": "more after a value (a text, such as 3 GB, needs quotes)",
+    "Invalid value": "no value (a text needs quotes)",
+    "Expected '=' after a key in a key/value pair": "a key without = and a value",
+}
+
+
+def _plainly(text: str) -> str:
+    """A mistake of TOML in words; its place stays.
+
+    Examples
+    --------
+    >>> _plainly("Invalid value (at line 1, column 9)")
+    'no value (a text needs quotes) (at line 1, column 9)'
+    """
+    said, place, rest = text.partition(" (at ")
+    return _MEANT.get(said, said) + place + rest
+
+
 def toml(text: str) -> dict[str, Any]:
     """`tomllib.loads` that refuses what would take it too long or too deep.
 
@@ -242,6 +263,8 @@ def toml(text: str) -> dict[str, Any]:
         tree = tomllib.loads(text)
     except RecursionError:
         raise ValueError(DEEP) from None
+    except tomllib.TOMLDecodeError as error:
+        raise tomllib.TOMLDecodeError(_plainly(str(error))) from None
     check_numbers(tree)
     return tree
 

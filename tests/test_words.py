@@ -54,10 +54,17 @@ def test_examples_of_the_module() -> None:
     assert doctest.testmod(words).failed == 0
 
 
+@together("name", ("llama3-70b", "dgx-h100"))
+def test_a_name_of_another_kind_is_answered_with_init(name: str) -> None:
+    """A model or a cluster in a scenario's place is no scenario as yet."""
+    assert f" {name}` writes a scenario" in answer("run", name)
+
+
 @together(
     ("item", "hint"),
     [
         ("hosts=16", 'did you mean "cluster.hosts=16"?'),
+        ("gpu=b200", "--cluster dgx-b200"),
         ("nodes=16", 'did you mean "cluster.hosts=16"?'),
         ("seq_len=8192", 'did you mean "training.seq_len=8192"?'),
         ("parallel.tensor=2", 'did you mean "parallel.tp"?'),

@@ -147,6 +147,14 @@ def settled(scenario: Scenario) -> Scenario:
     return scenario
 
 
+def _other_kind(name: str) -> str:
+    """What to do with a name that is no scenario's: `init` writes one for a model, or on a cluster."""
+    for kind, option in (("models", "--model"), ("clusters", "--cluster")):
+        if name in catalog.names(kind):
+            return f"one of `prestep list {kind}`: `prestep init {option} {name}` writes a scenario"
+    return ""
+
+
 def tables_of(path: Path) -> dict[str, Any]:
     """The tables of a scenario's file.
 
@@ -164,8 +172,10 @@ def tables_of(path: Path) -> dict[str, Any]:
         is_scenario = tables.keys() & {*SCENARIO, *plugins.plugins_in("prestep.runs")}
         return tables if is_scenario else opened(path) or tables
     except FileNotFoundError:
-        close = did_you_mean(path.name, catalog.names("scenarios"))
-        hint = f"{close} `prestep list scenarios`".lstrip()
+        hint = _other_kind(path.name)
+        if not hint:
+            close = did_you_mean(path.name, catalog.names("scenarios"))
+            hint = f"{close} `prestep list scenarios`".lstrip()
         raise InputError.of(str(path), "", "no such file", expected, hint) from None
     except OSError as error:
         reason = (error.strerror or str(error)).lower()

@@ -131,7 +131,7 @@ def _completed(parts: Mapping[str, Quantity], usual: LinkSpec) -> LinkSpec:
     """The usual link with the parts that a file states; a stated bandwidth holds both ways."""
     if "bandwidth" not in parts:
         return dataclasses.replace(usual, **parts)
-    spec = dataclasses.replace(usual, **{"upstream": None, **parts})
+    spec = dataclasses.replace(dataclasses.replace(usual, upstream=None), **parts)
     if "raw" in parts or usual.raw is None:
         return spec
     payload = max(spec.bandwidth.value, (spec.upstream or spec.bandwidth).value)

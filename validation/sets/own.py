@@ -220,8 +220,8 @@ def _cells_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
         return
     table = csv.reader(io.StringIO(text))
     head: Sequence[str] = _COLUMNS
-    for line in table:
-        cells = [cell.strip() for cell in line]
+    for row in table:
+        cells = [cell.strip() for cell in row]
         if table.line_num == 1 and _is_head(cells):
             head = cells
         elif any(cells):
