@@ -112,11 +112,15 @@ def _row(variant: Variant, base: float, priced: bool) -> tuple[str, ...]:
         else percent(table["step_time"] / base - 1, True),
         NONE if speed is None else count(speed),
         NONE if cost is None else f"{cost:.4g}",
-        NONE if energy is None else f"{energy / 1e3:.4g} kJ",
+        NONE if energy is None else _joules(energy),
         NONE if memory is None else f"{format_bytes(memory)}{room}",
         between,
         NONE if near is None else f"{percent(near['error'])} ({near['n']} steps)",
     )
+
+
+def _joules(energy: float) -> str:
+    return f"{energy:.4g} J" if energy < 1e3 else f"{energy / 1e3:.4g} kJ"
 
 
 def told(variants: Sequence[Variant]) -> list[tuple[str, str]]:

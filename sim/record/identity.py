@@ -203,10 +203,6 @@ class Kind:
     seq_len: float
     tokens: float
 
-    @property
-    def family(self) -> tuple[str, ...]:
-        return self.gpu, self.framework, self.model, self.mode
-
 
 def kind_of(scenario: Scenario, gpu: str | None = None) -> Kind:
     """The kind of a run; `gpu`: its GPU, where the cluster was loaded before."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from prestep.sim.errors import InputError, did_you_mean
+from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 from prestep.sim.units import format_bandwidth, format_duration
 from prestep.topologies.fabric import Fabric
@@ -101,20 +101,10 @@ def picture(fabric: Fabric, path: str | Path) -> None:
     InputError
         For another kind of file.
     """
-    _check_suffix(Path(path), (".svg",))
+    if Path(path).suffix != ".svg":
+        found, expected = f'"{Path(path).suffix}"', "a file that ends in .svg"
+        raise InputError.of(str(path), "", found, expected)
     drawing.write(fabric, Path(path))
-
-
-def _check_suffix(path: Path, known: Iterable[str]) -> None:
-    if path.suffix not in known:
-        expected = f"a file that ends in {' or '.join(known)}"
-        raise InputError.of(
-            str(path),
-            "",
-            f'"{path.suffix}"',
-            expected,
-            did_you_mean(path.suffix, known),
-        )
 
 
 def _table(header: list[str], rows: Iterable[list[str]]) -> list[str]:
