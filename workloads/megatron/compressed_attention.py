@@ -47,10 +47,11 @@ class CompressedAttention(Module):
             t, columns, wide // m.o_groups, name="linear_o_group_proj"
         )
         self.proj = self.add(t, m.hidden, columns, name="linear_proj")
-        self.compressor = Compressor(t, m, s, ratio, m.head_dim) if ratio else None
-        self.indexer = Indexer(t, m, s) if ratio == compressed.INDEXED else None
-        for part in (self.compressor, self.indexer):
-            self.parameters += part.parameters if part is not None else []
+        self.compressor = self.indexer = None
+        if ratio:
+            self.compressor = self.child(Compressor(t, m, s, ratio, m.head_dim))
+        if ratio == compressed.INDEXED:
+            self.indexer = self.child(Indexer(t, m, s))
         self.core = SparseAttention(m, s, ratio)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:

@@ -61,53 +61,34 @@ def passes_of(o: Megatron) -> Passes:
 
 
 def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
-    """Cross entropy with small exchanges between ranks; saves the probabilities, or gradients in the logits' place."""
-    if s.dtensors and s.options.cross_entropy_fusion_impl in GATHERING:
-        return _of_all_words(t, logits, s)
-    passes = passes_of(s.options)
-    n = logits.elements
-    t.cpu("loss", 3)
-    for moved, exchanged in passes.forward:
-        pass_over(t, n, moved * n)
-        _exchange(t, passes.op, exchanged, s)
-    saved = t.empty(logits.shape, passes.saved) if passes.saved else logits
-    shape, itemsize = logits.shape, logits.itemsize
+    """Cross entropy with small exchanges between ranks; saves the probabilities, or gradients in the logits' place.
 
-    def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (g, saved)
-        t.cpu("loss_backward")
-        for moved in passes.backward:
-            pass_over(t, n, moved * n)
-        return [t.empty(shape, itemsize)]
-
-    return t.apply(t.empty((1,), 4), [logits], backward)
-
-
-def _of_all_words(t: Tape, logits: Tensor, s: Shard) -> Tensor:
-    """PyTorch's cross entropy of a DTensor: every rank gathers all logits, in the type of the loss, and makes it whole.
-
-    nemo_automodel/components/loss/masked_ce.py: `float` and then `full_tensor`. Backward every rank takes its own part.
+    Of a DTensor, PyTorch's gathers all logits on every rank, in the type of the loss, and makes it whole
+    (nemo_automodel/components/loss/masked_ce.py: `float`, then `full_tensor`). Backward a rank takes its own part.
     """
     passes, n = passes_of(s.options), logits.elements
-    every, wide = n * s.group.size, 4 if passes.casts else logits.itemsize
-    casts, first = int(passes.casts), passes.forward[0][0]
+    whole = s.dtensors and s.options.cross_entropy_fusion_impl in GATHERING
+    every, casts = (n * s.group.size, int(passes.casts)) if whole else (n, 0)
+    wide = 4 if passes.casts else logits.itemsize
     t.cpu("loss", 3)
-    if casts:
-        pass_over(t, n, first * n)
-    exchange(t, "all_gather", float(wide * every), s.group)
-    for moved, _ in passes.forward[casts:]:
-        pass_over(t, every, moved * every)
-    saved = t.empty((every,), passes.saved)
+    for at, (moved, exchanged) in enumerate(passes.forward):
+        if whole and at == casts:
+            exchange(t, "all_gather", float(wide * every), s.group)
+        count = n if at < casts else every
+        pass_over(t, count, moved * count)
+        _exchange(t, passes.op, exchanged, s)
     shape, itemsize = logits.shape, logits.itemsize
+    kept = (every,) if whole else shape
+    saved = t.empty(kept, passes.saved) if passes.saved else logits
 
     def backward(g: Tensor) -> list[Tensor | None]:
         _ = (g, saved)
         t.cpu("loss_backward")
-        for moved in passes.backward[: len(passes.backward) - casts]:
+        cut = len(passes.backward) - casts
+        for moved in passes.backward[:cut]:
             pass_over(t, every, moved * every)
-        pass_over(t, n, 2.0 * wide * n)
-        if casts:
-            pass_over(t, n, passes.backward[-1] * n)
+        for moved in (*([2.0 * wide] if whole else []), *passes.backward[cut:]):
+            pass_over(t, n, moved * n)
         return [t.empty(shape, itemsize)]
 
     return t.apply(t.empty((1,), 4), [logits], backward)

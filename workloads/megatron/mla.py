@@ -19,6 +19,7 @@ from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
 from prestep.workloads.megatron.shard import Heads, Shard
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.activation_checkpoint import again, detached, replayed
+from prestep.workloads.torch.attention import apart
 from prestep.workloads.torch.functional import norm
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -105,19 +106,8 @@ class LatentAttention(Module):
         """Attention, which runs again in backward where its inner part is not kept."""
         if not self.s.recompute_core:
             return self._attend(t, k, q)
-        both = self._joined(t, q, k)
-        return again(t, lambda given: self._attend(t, given, None), both)
-
-    def _joined(self, t: Tape, q: Tensor, k: Tensor) -> Tensor:
-        """Queries beside keys and values: one value for the region that runs again, no kernel."""
-        shape = (*q.shape[:-1], q.shape[-1] + k.shape[-1])
-        both = Tensor(None, shape, q.itemsize)
-
-        def backward(g: Tensor) -> list[Tensor | None]:
-            _ = (g, q, k)
-            return [t.empty(q.shape, q.itemsize), t.empty(k.shape, k.itemsize)]
-
-        return t.apply(both, [q, k], backward)
+        # One value for the region that runs again.
+        return again(t, lambda given: self._attend(t, given, None), apart(t, [q, k]))
 
     def _attend(self, t: Tape, k: Tensor, q: Tensor | None) -> Tensor:
         """Attention of queries to keys and values; all lie in ``k`` where there is no ``q``."""

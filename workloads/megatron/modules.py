@@ -44,9 +44,8 @@ class Further(Module):
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__()
         self.s = s
-        self.state_norm, self.word_norm, self.last_norm = (Norm(t, m) for _ in range(3))
-        for norm in (self.state_norm, self.word_norm, self.last_norm):
-            self.parameters += norm.parameters
+        norms = (self.child(Norm(t, m)) for _ in range(3))
+        self.state_norm, self.word_norm, self.last_norm = norms
         self.m, columns = m, m.hidden // s.group.size
         if m.streams == 1:
             self.joined = self.add(t, columns, 2 * m.hidden, name="eh_proj")
@@ -54,10 +53,9 @@ class Further(Module):
             self.of_word = self.add(t, columns, m.hidden, name="e_proj")
             self.of_state = self.add(t, columns, m.hidden, name="h_proj")
             # The head's pass contracts and norms, for all predictions alike.
-            self.parameters += Contraction(t, m).parameters
+            self.child(Contraction(t, m))
         ratio = m.ratio_of(m.layers)
-        self.layer = Layer(t, m, s, bool(m.experts), ratio=ratio)
-        self.parameters += self.layer.parameters
+        self.layer = self.child(Layer(t, m, s, bool(m.experts), ratio=ratio))
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         if self.m.streams > 1:
@@ -112,10 +110,8 @@ class HybridLayer(Module):
     ) -> None:
         super().__init__()
         self.s, self.letter = s, letter
-        self.norm = Norm(t, m)
-        self.part = _BUILD[letter](t, m, s, window)
-        for module in (self.norm, self.part):
-            self.parameters += module.parameters
+        self.norm = self.child(Norm(t, m))
+        self.part = self.child(_BUILD[letter](t, m, s, window))
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         o = self.s.options
@@ -207,19 +203,16 @@ class Layer(Module):
         super().__init__()
         self.s = s
         eager = s.eager("norm")
-        self.norm1 = Norm(t, m, eager)
-        self.attention = _attention(t, m, kept(s, "attn"), window, ratio)
-        self.norm2 = Norm(t, m, eager)
-        self.ffn = (
-            Experts(t, m, s, s.spread)
-            if experts and s.spread is not None
-            else FeedForward(t, m, s)
+        attention = _attention(t, m, kept(s, "attn"), window, ratio)
+        spread = s.spread if experts else None
+        self.norm1 = self.child(Norm(t, m, eager))
+        self.attention = self.child(attention)
+        self.norm2 = self.child(Norm(t, m, eager))
+        self.ffn = self.child(
+            FeedForward(t, m, s) if spread is None else Experts(t, m, s, spread)
         )
-        for part in (self.norm1, self.attention, self.norm2, self.ffn):
-            self.parameters += part.parameters
-        self.connections = [HyperConnection(t, m, s) for _ in _PARTS if m.streams > 1]
-        for connection in self.connections:
-            self.parameters += connection.parameters
+        parts = 2 if m.streams > 1 else 0
+        self.connections = [self.child(HyperConnection(t, m, s)) for _ in range(parts)]
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         o = self.s.options
@@ -229,15 +222,14 @@ class Layer(Module):
             with t.within("attention"):
                 y = self.attention.forward(t, self._norm(t, self.norm1, y))
             x = join(y, self.attention.proj_bias)
-        if isinstance(self.ffn, Experts):
-            with self._captured(t, "moe_router"):
-                y, join = self._enter(t, x, 1)
-                y = self._norm(t, self.norm2, y)
+        routes = isinstance(self.ffn, Experts)
+        with self._captured(t, "moe_router" if routes else "mlp"):
+            y, join = self._enter(t, x, 1)
+            y = self._norm(t, self.norm2, y)
+            if not routes:
+                y = self._feed_forward(t, y, "mlp")
+        if routes:
             y = self._feed_forward(t, y, "moe")
-        else:
-            with self._captured(t, "mlp"):
-                y, join = self._enter(t, x, 1)
-                y = self._feed_forward(t, self._norm(t, self.norm2, y), "mlp")
         return join(y, self.ffn.fc2_bias)
 
     def _enter(self, t: Tape, x: Tensor, part: int) -> tuple[Tensor, Join]:
@@ -270,7 +262,6 @@ class Layer(Module):
             return self.ffn.forward(t, x)
 
 
-_PARTS = ("attention", "feed-forward")
 # Adds the output of a part and its bias to the residual stream.
 Join = Callable[[Tensor, "Tensor | None"], Tensor]
 
@@ -306,8 +297,7 @@ class Embedding(Module):
         self.position = self.add_if(
             t, learned, m.max_positions, m.hidden, name="position"
         )
-        self.norm = Norm(t, m) if m.embedding_norm else None
-        self.parameters += self.norm.parameters if self.norm is not None else []
+        self.norm = self.child(Norm(t, m)) if m.embedding_norm else None
 
     def forward(self, t: Tape) -> Tensor:
         s, shape = self.s, (self.s.tokens, self.s.batch)
@@ -350,9 +340,8 @@ class Head(Module):
         plain = s if s.options.fp8_output_proj else unquantized(s)
         numbers = replace(plain.numbers, overlap=False)
         self.m, self.s = m, replace(plain, numbers=numbers)
-        self.contraction = Contraction(t, m)
-        self.norm = Norm(t, m, s.eager("norm"))
-        self.parameters += self.contraction.parameters + self.norm.parameters
+        self.contraction = self.child(Contraction(t, m))
+        self.norm = self.child(Norm(t, m, s.eager("norm")))
         self.vocab = local_vocab(m, s)
         self.weight = self.add(t, self.vocab, m.hidden, name="head")
 

@@ -177,9 +177,8 @@ class Experts(Module):
     def _shared_experts(self, t: Tape) -> FeedForward:
         """Experts that see every token are one feed-forward layer as wide as all of them."""
         width = self.m.moe_ffn * self.m.shared_experts
-        layer = FeedForward(t, replace(self.m, ffn=width, bias=False), self.s)
-        self.parameters += layer.parameters
-        return layer
+        model = replace(self.m, ffn=width, bias=False)
+        return self.child(FeedForward(t, model, self.s))
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         o = self.s.options

@@ -140,8 +140,8 @@ class Indexer(Module):
         self.up = self.add(t, width, m.q_lora_rank, name="linear_wq_b")
         self.weigh = self.add(t, m.index_heads, m.hidden, name="linear_weights_proj")
         ratio = compressed.INDEXED
-        self.compressor = Compressor(t, m, s, ratio, m.index_head_dim, mixed=True)
-        self.parameters += self.compressor.parameters
+        compressor = Compressor(t, m, s, ratio, m.index_head_dim, mixed=True)
+        self.compressor = self.child(compressor)
 
     def forward(self, t: Tape, x: Tensor, states: Tensor) -> Indexed:
         """``x``: tokens; ``states``: what queries are compressed to."""

@@ -36,7 +36,7 @@ def resident(rank: Rank) -> list[Storage]:
 def optimize(rank: Rank) -> None:
     """Clips gradients if asked for, and updates: one kernel for many tensors, or eight for each."""
     t, choices, n = rank.tape, rank.s.pytorch, states_of(rank)
-    stored, moment, tensors = stored_of(rank), moment_of(rank), _tensors(rank)
+    stored, moment, tensors = stored_of(rank), moment_of(rank), rank.tensors
     t.phase, t.layer = 2, -1
     t.memory.begin_update()
     if choices.clip_gradients:
@@ -50,15 +50,6 @@ def optimize(rank: Rank) -> None:
     t.cpu("elementwise_nograd", len(READ) * tensors)
     for values in READ:
         pass_over(t, n, float((len(set(values)) + 1) * stored * n))
-
-
-def _tensors(rank: Rank) -> int:
-    """Parameters of the rank, each a tensor that the host walks over."""
-    return sum(
-        times * len(unit.parameters)
-        for stage in rank.stages
-        for unit, times in rank.parts(stage)
-    )
 
 
 def _clip(rank: Rank, n: int, stored: int) -> None:

@@ -244,6 +244,17 @@ def with_sinks(t: Tape, x: Tensor, sinks: Tensor) -> Tensor:
     return aten.mul(t, x, aten.reshape(t, share, batch, heads, tokens, 1))
 
 
+def apart(t: Tape, parts: list[Tensor]) -> Tensor:
+    """Tensors that kernels take as if they lay beside each other: no copy, and backward makes a gradient of each."""
+    width = sum(x.shape[-1] for x in parts)
+    y = Tensor(None, (*parts[0].shape[:-1], width), parts[0].itemsize)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        return [t.empty(x.shape, x.itemsize) for x in parts]
+
+    return t.apply(y, parts, backward)
+
+
 def split_joined(t: Tape, joined: Tensor, widths: list[int]) -> list[Tensor]:
     """``joined.split(widths, -1)``: views; backward puts their gradients together by one copy."""
     split = _Split(t, joined.shape, [None] * len(widths))

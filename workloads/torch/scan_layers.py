@@ -12,7 +12,7 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.models import hybrid
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch import functional as F
-from prestep.workloads.torch.attention import split_joined
+from prestep.workloads.torch.attention import apart, split_joined
 from prestep.workloads.torch.block import Block, BlockParallel, Norm, Part
 from prestep.workloads.torch.modules import Linear, Module
 from prestep.workloads.torch.scans import (
@@ -179,17 +179,6 @@ def beside(t: Tape, x: Tensor) -> Tensor:
         return [g]
 
     return t.apply(t.empty(x.shape, x.itemsize), [x], backward)
-
-
-def apart(t: Tape, parts: list[Tensor]) -> Tensor:
-    """Tensors that kernels take as if they lay beside each other: no copy, and backward makes a gradient of each."""
-    width = sum(x.shape[-1] for x in parts)
-    y = Tensor(None, (*parts[0].shape[:-1], width), parts[0].itemsize)
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        return [t.empty(x.shape, x.itemsize) for x in parts]
-
-    return t.apply(y, parts, backward)
 
 
 def gated_by_head(t: Tape, x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
