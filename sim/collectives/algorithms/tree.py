@@ -15,7 +15,8 @@ from itertools import pairwise
 
 from prestep.sim.collectives.assemble import Call, assemble
 from prestep.sim.collectives.group import Group
-from prestep.sim.collectives.nccl import orders, protocols, rccl
+from prestep.sim.collectives.nccl import orders, protocols, rccl, search
+from prestep.sim.collectives.nccl.outcome import TREE
 from prestep.sim.collectives.nccl.tuning import TREE_NET, Model, Row, Rows
 from prestep.sim.collectives.plan import PROTOS, Plan
 from prestep.sim.collectives.wires import paths
@@ -79,12 +80,15 @@ def plan(call: Call) -> Plan:
 
 def _across_hosts(plan: Plan, call: Call, task: protocols.Work) -> Plan:
     """The plan with waits of inner hosts, and no faster than NCCL's table has its channels, or than was measured."""
-    group, kind = call.group, generation_of(call.fabric.gpu_model)
+    group, model, fabric = call.group, call.fabric.gpu_model, call.fabric
+    kind = generation_of(model)
     rows = kind.tree, kind.tree_reached
+    # Elsewhere another GPU than the parent's takes the second child (NCCL's balanced trees).
+    alone = search.search(group, model, call.settings, fabric).pattern == TREE
     most = max(believed(row, group, call.channels / 2) for row in rows) / 2
     return replace(
         plan,
-        latency=plan.latency + waits(group, call.proto) + _filling(call, task),
+        latency=plan.latency + alone * waits(group, call.proto) + _filling(call, task),
         rate_cap=min(plan.rate_cap, most),
     )
 
@@ -97,11 +101,10 @@ def depth(nodes: int) -> int:
 def waits(group: Group, proto: str) -> float:
     """Seconds that inner hosts of a tree add: one proxy takes from two children, and serves them, one by one.
 
-    The root has one child, so the last of `depth` edges up and down passes depth - 1 hosts of two. Steps hide the rest.
+    The root has one child, so the last of `depth` edges up and down passes depth - 1 hosts of two.
     """
     network = group.network
     each = network.posting(proto) or network.cluster_facts.net_message or 0.0
-    each = min(each, network.hop(proto) or each)
     return 2 * max(0, depth(group.nodes) - 1) * each
 
 
@@ -110,11 +113,8 @@ def _filling(call: Call, whole: protocols.Work) -> float:
 
     They lie in the slots of its connections, as many as there are chunks or slots.
     """
-    group, proto, queue = (
-        call.group,
-        call.proto,
-        call.group.network.cluster_facts.net_queue,
-    )
+    group, proto = call.group, call.proto
+    queue = group.network.cluster_facts.net_queue
     if not queue or whole.step <= 0:
         return 0.0
     pace = call.constants.pace("tree", proto)
@@ -266,7 +266,7 @@ def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
             bus * (7 / 9 if nodes == 1 else 120 / 128),
             count * model.kind.tree_ll128[model.column],
         )
-    if model.graph.pattern == 3:
+    if model.graph.pattern == TREE:
         bus *= 0.85
     own = rows(model.release)
     inside = (model.local - 1) * model.inside(own, proto)
