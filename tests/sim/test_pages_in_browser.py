@@ -16,6 +16,7 @@ from prestep.sim.predict import predict
 from prestep.sim.record import measured_runs as measured
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.studies.tornado import short_tornado
+from prestep.sim.studies.variants import parse_against, variants_of
 from tests.browser import CHROMIUM, Page
 
 EXAMPLES = Path(cli.__file__).parent / "examples"
@@ -81,6 +82,24 @@ def too_large(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 @pytest.fixture(scope="module")
+def variants(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Three networks side by side, one with a full spine, and a step of many microbatches."""
+    path = EXAMPLES / "oversubscribed-spine.toml"
+    small = (
+        "model.layers=2",
+        "training.grad_accumulation=6",
+        "parallel.data_parallel=ddp",
+    )
+    asked = [
+        parse_against(text, path) for text in ("spine.bandwidth=0.25x", "rail-h100")
+    ]
+    made = variants_of(load_scenario(path, small), asked, small)
+    file = tmp_path_factory.mktemp("variants") / "answer.html"
+    file.write_text(html.render(made[0].result, variants=made), encoding="utf-8")
+    return f"file://{file}"
+
+
+@pytest.fixture(scope="module")
 def explorer() -> Iterator[str]:
     """The address of an explorer with every kind of slider."""
     with Server(Explorer(EXAMPLES / "superpod-fsdp.toml", SMALL)) as server:
@@ -104,7 +123,7 @@ def is_readable(page: Page, wide: int) -> None:
     assert not page.complaints
 
 
-@pytest.mark.parametrize("name", ["report", "too_large"])
+@pytest.mark.parametrize("name", ["report", "too_large", "variants"])
 @pytest.mark.parametrize(("wide", "theme"), WINDOWS)
 def test_a_report_is_readable(
     page: Page, request: pytest.FixtureRequest, name: str, wide: int, theme: str
