@@ -32,7 +32,11 @@ ROOT = Path(cli.__file__).parent
 #: Further interpreters to try, as paths: PRESTEP_PYTHONS=/usr/bin/python3.12:/usr/bin/python3.13
 PYTHONS = [
     sys.executable,
-    *filter(None, os.environ.get("PRESTEP_PYTHONS", "").split(os.pathsep)),
+    *(
+        pytest.param(path, marks=pytest.mark.night)
+        for path in os.environ.get("PRESTEP_PYTHONS", "").split(os.pathsep)
+        if path
+    ),
 ]
 
 

@@ -32,8 +32,8 @@ def test_the_list_is_sorted_and_has_every_test_once() -> None:
 
 
 def test_each_test_has_cases_by_day() -> None:
-    """The longest go to the night until the others take 10 s; one case alone stays, and what did not run keeps its line."""
-    taken = {"a[1]": 19.0, "a[2]": 5.0, "a[3]": 2.0, "b[1]": 90.0, "b[2]": 91.0}
+    """The longest go to the night until the others take 4 s; one case alone stays, and what did not run keeps its line."""
+    taken = {"a[1]": 19.0, "a[2]": 2.0, "a[3]": 1.0, "b[1]": 90.0, "b[2]": 91.0}
     assert timed.longest(frozenset({"a[3]", "c[1]"}), taken) == ["a[1]", "b[2]", "c[1]"]
 
 

@@ -1,7 +1,7 @@
 """A plug-in of pytest that writes down which tests take more than 0.3 s of a processor: `make test` leaves them out.
 
 `make timed` runs all tests with it. Tests that did not run keep their lines in slow.txt; children's time counts. Of a test
-whose cases together take more than 10 s, the longest are left to the night (night.txt, `make night`): CI runs the others.
+whose cases together take more than 4 s, the longest are left to the night (night.txt, `make night`): CI runs the others.
 What each file takes is written to seconds.txt: where to look when the suite has become slow.
 """
 
@@ -22,7 +22,7 @@ SECONDS = Path(__file__).with_name("seconds.txt")
 #: Seconds of a processor.
 MOST = 0.3
 #: The same, for all cases of one test.
-MOST_OF_ONE = 10.0
+MOST_OF_ONE = 4.0
 PROPERTY = "seconds of a processor"
 _BEGUN = pytest.StashKey[float]()
 _TAKEN: dict[str, float] = {}
@@ -48,11 +48,11 @@ def updated(before: frozenset[str], taken: dict[str, float]) -> list[str]:
 
 
 def longest(before: frozenset[str], taken: dict[str, float]) -> list[str]:
-    """The list of the night after a run: of each test the longest cases, such that the others take 10 s; never all of them.
+    """The list of the night after a run: of each test the longest cases, such that the others take 4 s; never all of them.
 
     Examples
     --------
-    >>> longest(frozenset({"c[1]"}), {"a[1]": 19.0, "a[2]": 5.0, "a[3]": 2.0, "b": 90.0})
+    >>> longest(frozenset({"c[1]"}), {"a[1]": 19.0, "a[2]": 2.0, "a[3]": 1.0, "b": 90.0})
     ['a[1]', 'c[1]']
     """
     cases: dict[str, list[str]] = {}
