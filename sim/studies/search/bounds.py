@@ -12,13 +12,14 @@ from functools import partial
 
 import numpy as np
 
+from prestep.sim.analysis.effects import step_time
 from prestep.sim.analysis.memory import CONTEXT, Memory, fullest
 from prestep.sim.analysis.step_times import longest
 from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.graph.opgraph import KERNEL, Chain, OpGraph, Program
 from prestep.sim.lowering import Step, lower, lowered_on
 from prestep.sim.planning.planned import KernelTimes, kernel_times
-from prestep.sim.predict import timed_kernels
+from prestep.sim.predict import execute, plan, timed_kernels
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies.search.space import Candidate
 from prestep.topologies.fabric import Fabric
@@ -28,6 +29,8 @@ from prestep.workloads.models.model import ModelSpec, load_model
 
 # Rounding of sums in another order, and of steps that begin a shade apart.
 MARGIN = 1e-6
+# Of a bound from a simulation: links are shared in other ways when more is under way.
+CLOSE = 1e-3
 FEW = 3  # microbatches without a pipeline: the first, one like all others, the last
 _OF_PIPELINES = (
     "parallel.dp",
@@ -80,33 +83,50 @@ class Work:
     ----------
     step : float
         Seconds of a step, where layouts have nothing in common.
-    layers, others : float
-        Seconds of one microbatch through all layers, and through what is not one of them, on GPUs that wait for nobody.
+    layers, others, head : float
+        Seconds of one microbatch through all layers, through what is not one of them, and of that through what comes
+        between its way down and back, on GPUs that wait for nobody.
     spread : float
         By how much GPUs differ, as ranks wait for the slowest.
-    held : Memory
-        Bytes of all layers: their state, unsharded, and activations of one microbatch.
+    held, beside : Memory
+        Bytes of all layers, and of what is not one of them: their state, unsharded, and activations of one microbatch.
     """
 
     step: float = 0.0
     layers: float = 0.0
     others: float = 0.0
+    head: float = 0.0
     spread: float = 0.0
     held: Memory = NOTHING
+    beside: Memory = NOTHING
+
+    def bound(self, scenario: Scenario) -> Bound:
+        """Both; no bytes where layers are not alike."""
+        held = self.least_memory(scenario)
+        needed = held.total + CONTEXT if held.total else 0.0
+        return Bound(needed, held.largest_owner, self.least(scenario))
 
     def least_memory(self, scenario: Scenario) -> Memory:
-        """Bytes that the first stage holds at least: its share of the layers, and microbatches until one comes back."""
-        p, held = scenario.parallel, self.held
+        """Bytes that the first stage holds at least.
+
+        That is its share of the layers, the embedding, which is half of what is no layer, and the activations of all
+        that it issues before the first microbatch comes back.
+        """
+        if _is_uneven(scenario):
+            return NOTHING
+        p, held, beside = scenario.parallel, self.held, self.beside
         ranks = p.dp * p.cp
-        state = ranks if p.data_parallel not in ("none", "ddp", "zero1") else 1
-        optimizer = 1 if p.data_parallel in ("none", "ddp") else ranks
-        in_flight = min(microbatches_of(scenario), p.pp)
-        even = 0.0 if _is_uneven(scenario) else 1.0 / p.pp
+        replicated = p.data_parallel in ("none", "ddp")
+        state = 1 if replicated or p.data_parallel == "zero1" else ranks
+        optimizer = 1 if replicated else ranks
+        stages, ends = 1.0 / p.pp, 0.49 if p.pp > 1 else 1.0
+        warmup = 2 * (p.pp - 1) + (p.vpp - 1) * p.pp + 1 if p.vpp > 1 else p.pp
+        in_flight = min(microbatches_of(scenario) * p.vpp, warmup) / p.vpp
         return Memory(
-            parameters=even * held.parameters / state,
-            gradients=even * held.gradients / state,
-            optimizer=even * held.optimizer / optimizer,
-            activations=even * held.activations * in_flight,
+            (stages * held.parameters + ends * beside.parameters) / state,
+            (stages * held.gradients + ends * beside.gradients) / state,
+            (stages * held.optimizer + ends * beside.optimizer) / optimizer,
+            stages * held.activations * in_flight if p.schedule in LOOPS else 0.0,
         )
 
     def least(self, scenario: Scenario) -> float:
@@ -119,7 +139,8 @@ class Work:
         time = every * (self.layers + self.others) / p.pp
         if p.schedule in LOOPS and not _is_uneven(scenario):
             beside = (p.pp - 1) / (p.pp * p.vpp)
-            time = max(time, (beside + every / p.pp) * self.layers)
+            last = every * (self.layers / p.pp + self.head)
+            time = max(time, beside * self.layers + last)
         time *= slowest_of(p.dp * p.tp, self.spread)
         return max(self.step, time) * (1 - MARGIN)
 
@@ -153,26 +174,31 @@ def quick(scenario: Scenario, fabric: Fabric) -> Work:
     chain = np.array([isinstance(k, Chain) for k in graph.kernels])
     layers = _shortest(program, at, np.where(chain[program.payload[at]], seconds, 0.0))
     others = _shortest(program, at, seconds) - layers
-    return Work(0.0, layers, others, spread, _held(short, fabric, step))
+    head = _head(program, at, seconds, chain[program.payload[at]])
+    return Work(0.0, layers, others, head, spread, *_held(short, fabric, step))
 
 
-def _held(scenario: Scenario, fabric: Fabric, step: Step) -> Memory:
-    """Bytes of all layers: twice those of half of them, where they are alike."""
+def _head(p: Program, at: np.ndarray, seconds: np.ndarray, chain: np.ndarray) -> float:
+    """Seconds of the first microbatch between its last layer down and the first one back."""
+    first = p.microbatch[at] == p.microbatch[at[chain][0]]
+    down = np.flatnonzero(chain & first & (p.phase[at] == 0))
+    back = np.flatnonzero(chain & first & (p.phase[at] == 1))
+    return float(seconds[down[-1] + 1 : back[0]].sum())
+
+
+def _held(scenario: Scenario, fabric: Fabric, step: Step) -> tuple[Memory, Memory]:
+    """Bytes of all layers, where they are alike, and of the rest: half of the layers tell them apart."""
     model = step.model
-    half = model.layers // 2
-    if (
-        not half
-        or model.mtp_layers
-        or len({*map(partial(_kind, model), range(model.layers))}) > 1
-    ):
-        return Memory()
+    half, kinds = model.layers // 2, {*map(partial(_kind, model), range(model.layers))}
+    if not half or model.mtp_layers or len(kinds) > 1:
+        return NOTHING, NOTHING
     fewer = replace(scenario, model=replace(scenario.model, layers=half))
     less = fullest(lowered_on(fewer, fabric)).owners
-    of_layer = {
-        owner: max(0.0, held - less[owner]) / (model.layers - half)
-        for owner, held in fullest(step.lowered).owners.items()
-    }
-    return Memory(**{owner: model.layers * held for owner, held in of_layer.items()})
+    every = fullest(step.lowered).owners
+    more = model.layers / (model.layers - half)
+    held = {owner: more * max(0.0, every[owner] - less[owner]) for owner in every}
+    rest = {owner: max(0.0, every[owner] - held[owner]) for owner in every}
+    return Memory(**held), Memory(**rest)
 
 
 def _kind(model: ModelSpec, layer: int) -> Hashable:
@@ -213,6 +239,22 @@ def _by_layers(scenario: Scenario, fabric: Fabric) -> float:
             )
         )
     return longest(busy[0] + (each - 1) * (busy[1] - busy[0]))
+
+
+def of_few(scenario: Scenario, fabric: Fabric) -> float:
+    """Seconds that a pipeline's step takes at least: of few microbatches, and the slowest stage's work of the others.
+
+    More microbatches fill no gap that a few leave: pipelines fill and drain once, and gradients are reduced once.
+    """
+    few = scenario.parallel.pp
+    planned = plan(changed_batch(scenario, few), fabric)
+    times = KernelTimes(planned.durations, planned.scale)
+    compute = planned.graph.streams.index("compute")
+    each = max(
+        _shortest(p, *_kernels(p, times, compute)) for p in planned.graph.programs
+    )
+    more = microbatches_of(scenario) - few
+    return (step_time(planned, execute(planned)) + more * each) * (1 - CLOSE)
 
 
 def few_of(scenario: Scenario) -> int:
@@ -285,7 +327,7 @@ def _through(graph: OpGraph, times: KernelTimes, compute: int, more: int) -> flo
             p, at[own][::-1], time[own][::-1], 1
         )
     at, time = _kernels(last, times, compute)
-    own = chain[last.payload[at]]
+    own = last.phase[at] < 2
     return ends + float(time[own].sum()) + more * _shortest(last, at[own], time[own])
 
 

@@ -10,11 +10,10 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain
 from typing import Any
 
-from prestep.sim.analysis.memory import CONTEXT
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.costs import load_gpu
 from prestep.sim.studies.ranking import FASTEST, Objective
@@ -23,10 +22,16 @@ from prestep.sim.studies.search.axes import Values
 from prestep.sim.studies.search.bounds import Bound, Work, sibling
 from prestep.sim.studies.search.space import Candidate, Clusters
 from prestep.sim.tools.workers import Workers
+from prestep.workloads.job.layout import microbatches_of
 
 ROUND = 16
+SURE = 0.9  # of a GPU's memory: a layout whose quick bound is below fits, or its simulation will tell
+SCOUTS = 4  # layouts simulated before others are looked at
 WORSE = 10.0  # a layout that does not fit costs so many seconds, and more by how much it lacks
 WATTS_OF_WORSE = 1e4  # W by GPU of such a layout
+LONG = (
+    2000  # passes through stages of a step from which a few of them are simulated first
+)
 FEWEST = 24  # layouts for which starting processes pays
 Progress = Callable[[str, int, int], None]
 Bounded = tuple[float, int, Candidate]  # (bound on what is ranked, index, layout)
@@ -87,12 +92,14 @@ class Exploration:
         self.large: dict[int, Bound] = {}
         self.times: dict[int, float] = {}
         self.scores: dict[int, float] = {}
-        self.quick: dict[int, float] = {}
+        self.quick: dict[int, Bound] = {}
         self.known: dict[int, Candidate] = {}
         # Those of the large whose memory is a quick bound.
         self.roughly: set[int] = set()
-        # The largest micro batch that fits, by family.
-        self.limits: dict[object, float] = {}
+        # Those with a close bound.
+        self.close: set[int] = set()
+        # Layouts that differ in the micro batch only.
+        self.families: Mapping[object, list[Candidate]] = {}
         self._pool: Workers | None = None
         self._map: Callable[[Callable[..., Any], Iterable[Any]], Iterable[Any]] = map
 
@@ -125,7 +132,9 @@ class Exploration:
             return worse * (1.0 + lack)
         if index in self.bounds:
             return self.least(candidate, self.bounds[index].time)
-        return self.least(candidate, self.quick.get(index, 0.0))
+        return self.least(
+            candidate, self.quick[index].time if index in self.quick else 0.0
+        )
 
     def least(self, candidate: Candidate, time: float) -> float:
         """The score that a layout has at least, which takes at least so many seconds: its GPUs draw something."""
@@ -144,8 +153,8 @@ class Exploration:
     # -- best first -------------------------------------------------------------------------------
     def explore(self, candidates: Sequence[Candidate]) -> None:
         """Simulates what may be among the best: by a quick bound, memory, a closer bound."""
-        families = _families(candidates)
-        left = self._quick(candidates, families)[::-1]  # the lowest bound last
+        self.families = _families(candidates)
+        left = self._quick(candidates)[::-1]  # the lowest bound last
         ready: list[Bounded] = []
         while left or ready:
             front = left[-1][0] if left else float("inf")
@@ -155,7 +164,7 @@ class Exploration:
                 self._simulate(ready, front)
             else:
                 following = [left.pop()[2] for _ in range(min(ROUND, len(left)))]
-                for candidate in self._fitting(following, families):
+                for candidate in self._fitting(following):
                     heapq.heappush(ready, self._bounded(candidate))
             done = len(candidates) - len(left) - len(ready)
             self.progress(f"{len(self.times)} simulated", done, len(candidates))
@@ -164,25 +173,21 @@ class Exploration:
         bound = self.least(candidate, self.bounds[candidate.index].time)
         return bound, candidate.index, candidate
 
-    def _quick(
-        self,
-        candidates: Sequence[Candidate],
-        families: Mapping[object, list[Candidate]],
-    ) -> list[Bounded]:
+    def _quick(self, candidates: Sequence[Candidate]) -> list[Bounded]:
         """Candidates that may fit by a bound that takes little to find, shared by those that it cannot tell apart."""
         groups: dict[object, list[Candidate]] = {}
         for candidate in candidates:
             groups.setdefault(sibling(candidate), []).append(candidate)
-        # Small microbatches fit most often, and keep pipelines busy: with them something good is found at once.
-        ordered = sorted(groups.values(), key=lambda group: _samples(group[0]))
+        # Small microbatches of wide tensor parallelism fit most often: with them something good is found at once.
+        ordered = sorted(groups.values(), key=lambda group: _promise(group[0]))
         done = 0
-        for part in _chunks(ordered, 4 * ROUND):
+        for part in _chunks(ordered, ROUND):
             bounds = self._map(work.quickly, [group[0] for group in part])
             for group, least in zip(part, bounds, strict=True):
                 for candidate in group:
                     self._bound_quickly(candidate, least)
             if not done and len(ordered) > len(part):
-                self._scout(self._by_bound(chain.from_iterable(part)), families)
+                self._scout(self._by_bound(chain.from_iterable(part)))
             done += sum(map(len, part))
             self.progress("bounds", done, len(candidates))
         return self._by_bound(candidates)
@@ -190,77 +195,54 @@ class Exploration:
     def _by_bound(self, candidates: Iterable[Candidate]) -> list[Bounded]:
         """Those that may fit and were not simulated, the lowest bound first."""
         left = [c for c in candidates if c.index not in {**self.large, **self.times}]
-        bounded = [(self.least(c, self.quick[c.index]), c.index, c) for c in left]
+        bounded = [(self.least(c, self.quick[c.index].time), c.index, c) for c in left]
         return sorted(bounded, key=lambda item: item[:2])
 
-    def _scout(
-        self, bounded: Sequence[Bounded], families: Mapping[object, list[Candidate]]
-    ) -> None:
+    def _scout(self, bounded: Sequence[Bounded]) -> None:
         """Simulates the most promising of a few that fit, before others are looked at."""
         for part in _chunks(bounded[: 8 * ROUND], ROUND):
-            fitting = self._fitting([one[2] for one in part], families)
-            self._simulate([self._bounded(one) for one in fitting], float("inf"))
+            fitting = self._fitting([one[2] for one in part])
+            least = sorted(fitting, key=lambda c: (_passes(c), c.index))
+            first = sorted(map(self._bounded, least[:SCOUTS]))
+            self._simulate(first, float("inf"))
             if self.scores:
                 return
 
     def _bound_quickly(self, candidate: Candidate, work: Work) -> None:
-        held, time = (
-            work.least_memory(candidate.scenario),
-            work.least(candidate.scenario),
-        )
-        self.quick[candidate.index] = time
-        if held.total + CONTEXT > self.capacity(candidate):
-            needed = held.total + CONTEXT
-            self.large[candidate.index] = Bound(needed, held.largest_owner, time)
+        bound = work.bound(candidate.scenario)
+        self.quick[candidate.index] = bound
+        if bound.memory > self.capacity(candidate):
+            self.large[candidate.index] = bound
             self.roughly.add(candidate.index)
 
-    def _fitting(
-        self, wanted: Sequence[Candidate], families: Mapping[object, list[Candidate]]
-    ) -> list[Candidate]:
-        """Those of the candidates that fit, with their bounds known."""
-        fresh = dict.fromkeys(c.family for c in wanted if c.family not in self.limits)
-        limits = self._map(work.limited, [families[name] for name in fresh])
-        for family, bounds in zip(fresh, limits, strict=True):
-            self._note(family, families[family], bounds)
-        fitting = [
-            c
-            for c in wanted
-            if c.index not in self.large and _samples(c) <= self.limits[c.family]
-        ]
-        missing = [c for c in fitting if c.index not in self.bounds]
-        for candidate, bound in zip(
-            missing, self._map(work.bounded, missing), strict=True
-        ):
-            if bound is not None:
+    def _fitting(self, wanted: Sequence[Candidate]) -> list[Candidate]:
+        """Those that fit, with their bounds known; larger micro batches of the others do not fit, either."""
+        fresh = [c for c in wanted if c.index not in {**self.large, **self.bounds}]
+        for candidate in fresh:
+            rough = self.quick[candidate.index]
+            if 0.0 < rough.memory < SURE * self.capacity(candidate):
+                self.bounds[candidate.index] = rough
+        asked = [c for c in fresh if c.index not in self.bounds]
+        for candidate, bound in zip(asked, self._map(work.bounded, asked), strict=True):
+            if bound is not None and bound.memory > self.capacity(candidate):
+                self._too_large(candidate, bound)
+            elif bound is not None:
                 self.bounds[candidate.index] = bound
-        return [c for c in fitting if c.index in self.bounds]
+        return [c for c in wanted if c.index in self.bounds]
 
-    def _note(
-        self,
-        name: object,
-        family: Sequence[Candidate],
-        bounds: Sequence[tuple[int, Bound]],
-    ) -> None:
-        """Keeps the bounds of a family (by place in it), and the largest micro batch that fits."""
-        known = dict(bounds)
-        too_large = [
-            place
-            for place, bound in known.items()
-            if bound.memory > self.capacity(family[place])
-        ]
-        first = min(too_large, default=len(family))
-        self.limits[name] = _samples(family[first - 1]) if first else 0
-        for place, candidate in enumerate(family):
-            if place >= first:
-                self.large[candidate.index] = known.get(place, known[first])
-            elif place in known:
-                self.bounds[candidate.index] = known[place]
+    def _too_large(self, candidate: Candidate, bound: Bound) -> None:
+        self.roughly.discard(candidate.index)
+        self.large[candidate.index] = bound
+        for larger in self.families.get(candidate.family, ()):
+            if _samples(larger) > _samples(candidate):
+                self.large.setdefault(larger.index, bound)
 
     def _simulate(self, ready: list[Bounded], front: float) -> None:
         """A round of those whose bounds are below all that was not looked at yet."""
         wanted: list[Candidate] = []
         while ready and len(wanted) < ROUND and self._may_rank(ready[0][0], front):
             wanted.append(heapq.heappop(ready)[2])
+        wanted = self._without_slow(wanted, ready)
         objective = self.options.objective
         simulate = work.with_watts if objective.needs_watts else work.simulated
         simulated = self._map(simulate, wanted)
@@ -272,6 +254,19 @@ class Exploration:
                 gpus = work.world_of(candidate)
                 self.times[candidate.index] = time
                 self._keep(candidate, objective.score(time, gpus, watts))
+
+    def _without_slow(
+        self, wanted: Sequence[Candidate], ready: list[Bounded]
+    ) -> list[Candidate]:
+        """Those to simulate whole; long pipelines are bounded closely first, and wait for their turn."""
+        long = [c for c in wanted if _passes(c) > LONG and c.index not in self.close]
+        for candidate, time in zip(long, self._map(work.closely, long), strict=True):
+            self.close.add(candidate.index)
+            known = self.bounds[candidate.index]
+            self.bounds[candidate.index] = replace(known, time=max(time, known.time))
+            heapq.heappush(ready, self._bounded(candidate))
+        again = {candidate.index for candidate in long}
+        return [candidate for candidate in wanted if candidate.index not in again]
 
     def _keep(self, candidate: Candidate, score: float) -> None:
         best = min(self.scores.values(), default=float("inf"))
@@ -309,6 +304,18 @@ def _families(candidates: Sequence[Candidate]) -> dict[object, list[Candidate]]:
     for candidate in candidates:
         families.setdefault(candidate.family, []).append(candidate)
     return families
+
+
+def _passes(candidate: Candidate) -> int:
+    """Passes through a stage in a step: what a simulation takes grows with them."""
+    p = candidate.scenario.parallel
+    every = microbatches_of(candidate.scenario)
+    return every * p.pp * p.vpp if every >= 2 * p.pp > 2 else 0
+
+
+def _promise(candidate: Candidate) -> tuple[int, int, int]:
+    """Layouts that probably fit come first."""
+    return _samples(candidate), -candidate.scenario.parallel.tp, candidate.index
 
 
 def _samples(candidate: Candidate) -> int:

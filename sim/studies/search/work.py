@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 from prestep.sim.analysis.effects import step_time
 from prestep.sim.analysis.energy import energy_of, host_power, shares_of
@@ -16,7 +15,7 @@ from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, plan, reported
-from prestep.sim.studies.search.bounds import Bound, Work, bound, quick
+from prestep.sim.studies.search.bounds import Bound, Work, bound, of_few, quick
 from prestep.sim.studies.search.space import Candidate, Clusters
 
 _CLUSTERS = Clusters()  # of this process
@@ -30,32 +29,20 @@ def quickly(candidate: Candidate) -> Work:
         return Work()
 
 
-def limited(family: Sequence[Candidate]) -> list[tuple[int, Bound]]:
-    """Bounds that tell how many members of a family fit, in which only the micro batch grows: found by bisection."""
-    capacity = load_gpu(_CLUSTERS.fabric(family[0].scenario).gpu_model).memory
-    found: list[tuple[int, Bound]] = []
-    low, high, at = (
-        0,
-        len(family),
-        0,
-    )  # those before `low` fit, those from `high` on do not
-    while low < high:
-        one = bounded(family[at])
-        if one is not None:
-            found.append((at, one))
-        low, high = (
-            (low, at) if one is not None and one.memory > capacity else (at + 1, high)
-        )
-        at = (low + high) // 2
-    return found
-
-
 def bounded(candidate: Candidate) -> Bound | None:
     """Bounds of a layout; None if it is refused when its step is recorded."""
     try:
         return bound(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
     except InputError:
         return None
+
+
+def closely(candidate: Candidate) -> float:
+    """A close bound on the time; 0 where a few microbatches are refused."""
+    try:
+        return of_few(candidate.scenario, _CLUSTERS.fabric(candidate.scenario))
+    except PrestepError:
+        return 0.0
 
 
 def with_watts(candidate: Candidate) -> tuple[float, float, float, str]:

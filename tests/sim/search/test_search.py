@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from prestep.sim.analysis.memory import CONTEXT, needed
+from prestep.sim.analysis.memory import needed
 from prestep.sim.errors import InputError
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_open, load_scenario
@@ -165,10 +165,9 @@ def test_bounds_are_never_above_what_is_simulated(tmp_path: Path, name: str) -> 
         )
         peak = needed(made.planned, step_time(made))[0]
         assert least.time <= step_time(made), layout_of(candidate)
-        rough = quick(candidate.scenario, fabric)
-        assert rough.least(candidate.scenario) <= step_time(made), layout_of(candidate)
-        held = rough.least_memory(candidate.scenario)
-        assert held.total + CONTEXT <= least.memory, layout_of(candidate)
+        rough = quick(candidate.scenario, fabric).bound(candidate.scenario)
+        assert rough.time <= step_time(made), layout_of(candidate)
+        assert rough.memory <= least.memory, layout_of(candidate)
         assert least.memory <= peak * (1 + 1e-9), layout_of(candidate)
 
 
