@@ -242,7 +242,10 @@ def size_cells(size: Size, sweep: Sweep) -> tuple[str, ...]:
     """The cells of one size: how long it took, how long good machines take, and what that makes of it."""
     expected = size.expected
     low, high = (bound / expected.time for bound in interval(size))
-    ran = f"{expected.algo} {expected.proto}, {expected.channels} channels"
+    channels = (
+        "1 channel" if expected.channels == 1 else f"{expected.channels} channels"
+    )
+    ran = f"{expected.algo} {expected.proto}, {channels}"
     return (
         format_bytes(size.size) if size.size else "",
         format_duration(size.measured),
