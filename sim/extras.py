@@ -85,7 +85,11 @@ EXTRAS = {
     ),
     "matplotlib": Extra("a picture (prestep plot)", "pip install 'prestep[plot]'"),
     "mcp": Extra("prestep mcp", "pip install 'prestep[mcp]'"),
-    "torch": Extra("prestep capture", "pip install 'prestep[capture]'"),
+    "torch": Extra(
+        "prestep capture",
+        "pip install 'prestep[capture]', or first a build of PyTorch for CPUs, which is enough and has no CUDA "
+        "libraries (pip install torch --index-url URL, with the URL that pytorch.org gives for CPU)",
+    ),
 }
 
 
