@@ -198,7 +198,8 @@ def _direct(exchange: Exchange, law: Direct, group: Group, fabric: Any) -> Plan:
     size = e.tokens * e.topk * e.size
     rate = float("inf")
     if group.nodes > 1:
-        targets = e.experts if by_expert(e.library) else group.n
+        by = _tables()["direct"][e.library]["by"]
+        targets = e.experts if by == "expert" else group.n
         trip = group.remote_latency + (facts.net_write_trip or 0.0)
         target = law.target + (facts.net_write_target or 0.0)
         latency = law.far + law.trips * trip + targets * away * target
@@ -302,11 +303,6 @@ def laws() -> dict[str, dict[str, Direct | Relayed]]:
 
 def _law(kind: type, row: dict[str, Any]) -> Any:
     return kind(**{key: entry["value"] for key, entry in row.items()})
-
-
-def by_expert(library: str) -> bool:
-    """Whether a library tells every expert, not every rank, that its copies have come."""
-    return bool(_tables()["direct"][library].get("by") == "expert")
 
 
 def evidence(library: str) -> str:

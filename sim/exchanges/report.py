@@ -170,17 +170,11 @@ def _rows(
     made = []
     for tokens in counts:
         exchange = Exchange(op, tokens=tokens, **others)
-        planned = partial(_plan, exchange, ranks, settings)
+        planned = partial(experts.plan, exchange, ranks, settings=settings)
         plan = planned(fabric)
         time = plan.duration(fabric.links.bandwidth)
         made.append(Row(exchange, plan, time, bounds.of(plan, planned)))
     return Exchanges(made)
-
-
-def _plan(
-    exchange: Exchange, ranks: tuple[str, ...], settings: Nccl, fabric: Any
-) -> Plan:
-    return experts.plan(exchange, ranks, fabric, settings)
 
 
 def _counts(text: str) -> list[int]:
