@@ -6,6 +6,7 @@ Without PRESTEP a launcher's processes run the program as it is, so the line can
 from __future__ import annotations
 
 import argparse
+import importlib
 import json
 import os
 import runpy
@@ -83,20 +84,17 @@ def before_training() -> None:
 
 def trainer_callback() -> Any:
     """A callback for the Trainer of transformers: `Trainer(..., callbacks=[prestep.capture.trainer_callback()])`."""
-    from transformers import TrainerCallback
-
-    return _calling(TrainerCallback, "on_train_begin")
+    return _calling("transformers", "TrainerCallback", "on_train_begin")
 
 
 def lightning_callback() -> Any:
     """A plug-in for Lightning: `Trainer(callbacks=[prestep.capture.lightning_callback()])`."""
-    from lightning.pytorch import Callback
-
-    return _calling(Callback, "on_fit_start")
+    return _calling("lightning.pytorch", "Callback", "on_fit_start")
 
 
-def _calling(base: Any, event: str) -> Any:
-    """An object of a callback's class that predicts as training begins."""
+def _calling(library: str, name: str, event: str) -> Any:
+    """An object of a library's class of callbacks that predicts as training begins."""
+    base = getattr(importlib.import_module(library), name)
     methods = {event: lambda *_, **__: before_training()}
     return type("Prestep", (base,), methods)()
 

@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from prestep.sim.errors import PrestepError
+from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, plan, reported
@@ -84,7 +85,7 @@ def by_operator(planned: Planned) -> dict[str, float]:
     program, kernels = planned.graph.programs[0], planned.graph.kernels
     gpu = planned.machine.gpu
     own = program.payload[program.kind == KERNEL]
-    pauses = np.array([gpu.pauses(kernel) for kernel in kernels])
+    pauses = np.array([isinstance(k, Kernel) and gpu.pauses(k) for k in kernels])
     seconds = (planned.durations - pauses)[own]
     sums: dict[str, float] = defaultdict(float)
     for number, total in enumerate(np.bincount(own, weights=seconds)):
