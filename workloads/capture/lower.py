@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
@@ -21,7 +22,7 @@ from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.operation import Operation
 from prestep.workloads.operators.rules import kernels_of
 from prestep.workloads.operators.tensors import moved
-from prestep.workloads.torch.recorder import PHASES, Recorder, Shared
+from prestep.workloads.torch.recorder import Recorder, Shared
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = range(4)
 #: The axis of transfers between two ranks: stages of a pipeline, or parts of a sequence.
@@ -97,19 +98,13 @@ def _graph(
     recording: Recording, shared: Shared, programs: Mapping[int, _RankProgram]
 ) -> OpGraph:
     rows = tuple(program.recorder.program() for program in programs.values())
+    graph = shared.graph(rows, {r.rank: r.represents for r in recording.ranks})
     streams = list(shared.streams)
     if "compute" not in streams and streams:
         # A program that keeps to a stream of its own: its kernels are the step's all the same.
         used = np.bincount(np.concatenate([each.stream for each in rows]))
         streams[int(used.argmax())] = "compute"
-    return OpGraph(
-        rows,
-        tuple(shared.kernels),
-        tuple(shared.rendezvous.comms),
-        tuple(streams),
-        PHASES,
-        {rank.rank: rank.represents for rank in recording.ranks},
-    )
+    return replace(graph, streams=tuple(streams))
 
 
 def _represented(recording: Recording) -> dict[int, int]:

@@ -17,7 +17,7 @@ from prestep.workloads.megatron.stage import StageStep
 from prestep.workloads.megatron.units import Units
 from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.torch.recorder import PHASES, Shared
+from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape
 
 # A group and those that do the same.
@@ -154,12 +154,8 @@ def _graph(ranks: Sequence[StageStep], models: Models, shared: Shared) -> OpGrap
     grid = models.step.groups.grid
     moved = {rank.tape.rank: models.moved(rank.kind, rank.stage) for rank in ranks}
     pacers = {step.tape.rank: step.kind.pacers[step.stage] for step in ranks}
-    return OpGraph(
-        tuple(step.tape.program() for step in ranks),
-        tuple(shared.kernels),
-        tuple(shared.rendezvous.comms),
-        tuple(shared.streams),
-        PHASES,
+    return shared.graph(
+        (step.tape.program() for step in ranks),
         {step.tape.rank: _represented(step.kind, step.stage, grid) for step in ranks},
         pace={rank: pacer for rank, pacer in pacers.items() if pacer >= 0},
         moved={rank: groups for rank, groups in moved.items() if groups},

@@ -183,11 +183,4 @@ def _after(dep: tuple[int, ...], first: int) -> tuple[int, ...]:
 
 def graph_of(program: Program, shared: Shared) -> OpGraph:
     """A graph of one rank's program."""
-    return OpGraph(
-        (program,),
-        tuple(shared.kernels),
-        tuple(shared.rendezvous.comms),
-        tuple(shared.streams),
-        PHASES,
-        {program.rank: (program.rank,)},
-    )
+    return shared.graph((program,), {program.rank: (program.rank,)})

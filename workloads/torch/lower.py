@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
 from prestep.sim.extras import lazily
-from prestep.sim.graph.opgraph import OpGraph
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.rank_step import RankStep
-from prestep.workloads.torch.recorder import PHASES, Shared
+from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.run_block import RunBlock
 from prestep.workloads.torch.simulated_rank import grid_of
 from prestep.workloads.torch.tape import Tape
@@ -56,29 +55,13 @@ def lower(
     for step in steps.values():
         step.record()
     return Lowered(
-        _graph(steps, shared, represents),
+        shared.graph((step.tape.program() for step in steps.values()), represents),
         {rank: step.tape.memory for rank, step in steps.items()},
         {rank: step.tape.counts for rank, step in steps.items()},
         _parameters(layout, steps),
         layout,
         (host_factor, speeds),
         tuple(p.stored_size for p in steps[min(steps)].model.stored_parameters()),
-    )
-
-
-def _graph(
-    steps: Mapping[int, RankStep],
-    shared: Shared,
-    represents: dict[int, tuple[int, ...]],
-) -> OpGraph:
-    """The recorded programs with their common tables."""
-    return OpGraph(
-        tuple(step.tape.program() for step in steps.values()),
-        tuple(shared.kernels),
-        tuple(shared.rendezvous.comms),
-        tuple(shared.streams),
-        PHASES,
-        represents,
     )
 
 

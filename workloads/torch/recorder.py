@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Program, Rendezvous
+from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, OpGraph, Program, Rendezvous
 from prestep.workloads.memory.account import Memory, Moment
 
 if TYPE_CHECKING:
@@ -48,6 +48,23 @@ class Shared:
     def stream(self, name: str) -> int:
         """The number of a stream."""
         return self.streams.setdefault(name, len(self.streams))
+
+    def graph(
+        self,
+        programs: Iterable[Program],
+        represents: Mapping[int, tuple[int, ...]],
+        **more: Any,
+    ) -> OpGraph:
+        """Recorded programs with their common tables; ``more``: as of `OpGraph`."""
+        return OpGraph(
+            tuple(programs),
+            tuple(self.kernels),
+            tuple(self.rendezvous.comms),
+            tuple(self.streams),
+            PHASES,
+            dict(represents),
+            **more,
+        )
 
 
 @dataclass
