@@ -133,6 +133,19 @@ def test_the_best_found_are_those_of_brute_force(tmp_path: Path, name: str) -> N
     )
 
 
+def test_a_search_that_is_stopped_keeps_what_it_found(tmp_path: Path) -> None:
+    """Ctrl-C after the first good layout ranks that one, and says how many are left; before it, nothing is kept."""
+    path, sets = scenario(tmp_path, "multilayer")
+
+    def stop(candidate: Candidate, seconds: float) -> None:
+        raise KeyboardInterrupt
+
+    result = found(path, sets, better=stop)
+    assert result.stopped and len(result.ranked) == 1
+    assert "left when the search was stopped" in table(result)
+    assert to_dict(result)["stopped"]
+
+
 def test_the_best_by_energy_are_those_of_brute_force(tmp_path: Path) -> None:
     """Pruning by what waiting GPUs draw leaves the ranking by joules as simulating every layout gives it."""
     path, sets = scenario(tmp_path, "multilayer")
