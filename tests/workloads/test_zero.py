@@ -136,6 +136,30 @@ def test_zero1_reduces_once_a_step() -> None:
     )
 
 
+#: Ranks that share parameters, gradients and states, by the way; stage 2 has a bucket in 16 bits besides.
+SHARED = {"ddp": (1, 1, 1), "zero1": (1, 1, 4), "zero2": (1, 4, 4), "zero3": (4, 4, 4)}
+
+
+@together("way", SHARED)
+@pytest.mark.parametrize("framework", ["deepspeed", "megatron"])
+@pytest.mark.parametrize("wide", [2, 4])
+def test_what_is_held_between_steps_is_arithmetic(
+    framework: str, way: str, wide: int
+) -> None:
+    """Parameters in 16 bits, gradients as they add up, a weight and two moments in fp32, each over who shares it."""
+    sums = {"main_grads": "fp32" if wide == 4 else "bf16"}
+    low = plan(scenario(way, framework=framework, megatron=sums)).lowered
+    (memory,) = low.memory.values()
+    sizes = zip(("parameters", "gradients", "optimizer"), (2, wide, 12), strict=True)
+    expected = {
+        name: size * low.parameters / ranks
+        for (name, size), ranks in zip(sizes, SHARED[way], strict=True)
+    }
+    expected["buffers"] = 2.0 * 5_000_000 if way == "zero2" else 0.0
+    held = {name: memory.before.get(name, 0.0) for name in expected}
+    assert held == pytest.approx(expected, rel=1e-4)
+
+
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 @pytest.mark.parametrize("way", ["ddp", "zero1", "zero2"])
 def test_what_is_reduced_beside_backward_is_not_reduced_again(
