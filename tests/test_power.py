@@ -142,7 +142,7 @@ def test_calibration_shortens_long_dense_runs_of_products_and_nothing_else() -> 
     """Of 60 ms of products the first 25 ms stay, the others are shortened; a short product and other kernels stay."""
     product, add = (
         Kernel("gemm", (4096, 4096, 4096), layout="nt"),
-        Kernel("add", (1 << 20,)),
+        Kernel("aten add", (1 << 20,), bytes=6.0 * (1 << 20)),
     )
     calls = [Call(product, 1e-3, False, 1, i * 1e-3) for i in range(60)]
     calls += [Call(product, 1e-5, False, 1, 0.061), Call(add, 1e-3, False, 1, 0.062)]
@@ -158,7 +158,7 @@ def test_only_products_of_sixteen_bits_that_fill_the_gpu_are_hot() -> None:
     gpu = load("h200")
     large = Kernel("gemm", (4096, 4096, 4096), layout="nt")
     assert gpu.hot(large)
-    assert not gpu.hot(Kernel("add", (1 << 26,)))
+    assert not gpu.hot(Kernel("aten add", (1 << 26,), bytes=6.0 * (1 << 26)))
     assert not gpu.hot(replace(large, shape=(64, 64, 64)))
     assert not gpu.hot(replace(large, dtype="fp8"))
 

@@ -29,7 +29,7 @@ from lab.fit.kernels import (
 from prestep.sim.costs import terms
 from prestep.sim.costs.gpu import HARDWARE, Gpu, load
 from prestep.sim.costs.tables import Kriged, Row, read_rows
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 from prestep.validation.fit.kernel_rows import (
     FITTED,
     SCATTERED,
@@ -235,6 +235,8 @@ def main() -> None:
     rows = trace_rows(traces.fitted)
     gpu = load(name, out)
     rows = merge(rows, _micro(rows, options.measured, options.later, gpu))
+    # Operations have a table of their own (lab/cases/aten).
+    rows = [row for row in rows if not row.kernel.kind.startswith(PREFIX)]
     write_rows(out / f"{name}-kernels.csv", rows)
     tiles, fitted = fit_gemm(rows, gpu), out / f"{name}-fitted.toml"
     launches = adamw_launches(traces.launches)

@@ -1,13 +1,12 @@
 """`python -m lab.fit.edges`: what `lab/cases/aten` adds to the kernel tables of an H200.
 
-Traces of steps have no products of few rows and no squared errors but of two small sizes. Cases of the families
-`mm_rows` and `squared` do; those held out are left out, and rows of traces stay as they are. The share of the memory's
-speed that products reach is fitted again with the new rows; the other constants of tiles are those of the traces.
+Traces of steps have no products of few rows. Cases of the family `mm_rows` do; those held out are left out, and rows of
+traces stay as they are. The share of the memory's speed that products reach is fitted again with the new rows; the
+other constants of tiles are those of the traces.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict
@@ -23,11 +22,6 @@ from prestep.sim.graph.kernel import Kernel
 
 SOURCE = "aten"
 NOISE = 0.05  # cold and warm L2 differ by more, of which a step has something between
-#: Kinds by operation: passes over a tensor, and which of the operation's CUDA kernels goes over the elements.
-LOSSES = {
-    "aten mse_loss": ("mse_loss", 3, 0),
-    "aten mse_loss_backward": ("mse_backward", 4, -1),
-}
 DTYPE = "bf16"  # the format of the table, whose other rows are in it
 SHARES = tuple(share / 100 for share in range(50, 100))  # of the memory's speed
 
@@ -38,7 +32,7 @@ def rows(gpu: str) -> Iterator[Row]:
     Examples
     --------
     >>> sorted({row.kernel.kind for row in rows("h200")})
-    ['gemm', 'mse_backward', 'mse_loss']
+    ['gemm']
     """
     for case in cases.read(cases.FOLDER / f"{gpu}.jsonl.gz"):
         if case.held_out or case.kernels[0].dtype.rstrip(">") != DTYPE:
@@ -47,17 +41,6 @@ def rows(gpu: str) -> Iterator[Row]:
             kernel = case.kernels[0]
             product = Kernel("gemm", kernel.shape, DTYPE, kernel.layout)
             yield Row(product, case.seconds, NOISE, 1, SOURCE)
-        elif case.family == "squared" and case.kernels[0].kind in LOSSES:
-            yield _loss(case)
-
-
-def _loss(case: cases.Case) -> Row:
-    """The pass over the elements alone: sums and the zeroing before are kernels of their own in a step."""
-    kind, passes, which = LOSSES[case.kernels[0].kind]
-    elements = case.kernels[0].shape[0]
-    cold, warm = case.each[which]
-    kernel = Kernel(kind, (elements,), DTYPE, "", passes * 2.0 * elements)
-    return Row(kernel, math.sqrt(cold * warm), NOISE, 1, SOURCE)
 
 
 def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:

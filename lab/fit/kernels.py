@@ -17,19 +17,6 @@ from prestep.sim.costs.kinds import work
 from prestep.sim.costs.tables import Row
 from prestep.sim.graph.kernel import Kernel
 
-# Shortest such operation, s (guess; the traces hold no small ones): keeps small batches from costing nothing.
-STARTS = {
-    "conv_fwd": 3e-6,
-    "conv_dgrad": 3e-6,
-    "conv_wgrad": 3e-6,
-    "rms_norm_fwd": 1.5e-6,
-    "rms_norm_bwd": 3e-6,
-    "rms_norm_bwd_input": 1.5e-6,
-    "rms_norm_bwd_weight": 1.5e-6,
-    "batchnorm_fwd": 5e-6,
-    "batchnorm_bwd": 5e-6,
-}
-
 
 def fit_terms(rows: list[Row]) -> dict[str, list[float]]:
     """Non-negative coefficients of every linear kind, by relative least squares."""
@@ -48,13 +35,10 @@ def _nonnegative(rows: list[Row], term: terms.Terms) -> list[float]:
     """Coefficients of term / time = 1, none of them negative."""
     weights = np.array([[row.duration * row.noise] for row in rows])
     design = np.array([term(row.kernel) for row in rows]) / weights
-    start = STARTS.get(rows[0].kernel.kind, 0.0)
-    target = np.array(
-        [max(0.2, 1.0 - start / row.duration) / row.noise for row in rows]
-    )
+    target = np.array([1.0 / row.noise for row in rows])
     # One or two shapes cannot tell a start-up time from work: then all of it is work.
     first = 0 if len(rows) > 2 else 1
-    coefficients = [start] + [0.0] * (design.shape[1] - 1)
+    coefficients = [0.0] * design.shape[1]
     for column, value in _least_squares(design, target, first).items():
         coefficients[column] += value
     return coefficients

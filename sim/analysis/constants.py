@@ -9,7 +9,7 @@ from typing import NamedTuple
 from prestep.sim.analysis.critical_path import HOST, Segment
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.costs.counterparts import kind_in_models
-from prestep.sim.costs.kinds import STREAM_PASSES
+from prestep.sim.costs.kinds import OPERATIONS, STREAM_PASSES
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL, Chain, Program
 from prestep.sim.planning.planned import Planned
@@ -158,6 +158,7 @@ def family_of(kind: str) -> str:
         return "attention"
     return (
         "memory"
-        if kind in STREAM_PASSES or kind.startswith(("foreach", "fused", "adamw"))
+        if kind in {*STREAM_PASSES, *OPERATIONS}
+        or kind.startswith(("foreach", "fused", "_fused_adamw"))
         else "other"
     )

@@ -62,8 +62,11 @@ def command(
 def _asked(
     kind: str, shape: tuple[int, ...], dtype: str, layout: str
 ) -> kernels.Kernel:
-    """The kernel; a product also by the name that results have ("aten.mm.default"), with the work of its sizes."""
-    name = "aten " + kind.split(".")[1] if kind.startswith("aten.") else kind
+    """The kernel, also by the name that results have ("aten.mm.default"); a product with the work of its sizes."""
+    own = kind in kinds.KINDS or kernels.PREFIX + kind not in kinds.KINDS
+    name = kind if own else kernels.PREFIX + kind
+    if kind.startswith("aten."):
+        name = kernels.PREFIX + kind.split(".")[1]
     asked = kernels.Kernel(name, shape, dtype, layout)
     if asked.product == "gemm" and not layout:
         asked = replace(asked, layout="nt")

@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from prestep.sim.costs.estimators.roofline import Roofline
+from prestep.sim.costs.kinds import work
 from prestep.sim.costs.tables import Scattered, toward
 from prestep.sim.graph.kernel import PREFIX, Kernel
 
@@ -27,6 +28,7 @@ LIKE = {
     "aten baddbmm": "aten bmm",
     "aten addbmm": "aten bmm",
     "aten _safe_softmax": "aten _softmax",
+    "aten native_layer_norm_backward": "aten _fused_rms_norm_backward",
     "aten _foreach_sub_": "aten _foreach_add_",
     "aten _fused_adam_": "aten _fused_adamw_",
     "aten flex_attention": "aten _scaled_dot_product_flash_attention",
@@ -62,6 +64,11 @@ BLOCK, LAUNCH = 50e9, 1.5e-6
 RECURRENT, GATES, GATE = "aten _cudnn_rnn", {"lstm": 4, "gru": 3}, 2.5e-6
 #: Seconds of a row that a block of threads copies, whatever its width (measured: 80 to 640 us of 131,072 to 1,048,576).
 ROW = 0.6e-9
+#: A loss picks scores by one block of threads: seconds of a row up to so many, and of each beyond (measured).
+PICKED, THREADS, EACH_THREADS, EACH_ROUND = (
+    *("aten nll_loss_forward", 2048),
+    *(7.5e-9, 0.11e-9),
+)
 #: Kinds that copy so; bytes of an element.
 ELEMENT = {
     "bf16": 2,
@@ -159,7 +166,7 @@ def stream_axes(kernel: Kernel) -> tuple[float, ...]:
     """Position of a kernel of any sizes among streams: as many bytes, of elements of four that are read and written."""
     if len(kernel.shape) == 1:
         return axes(kernel)
-    return *_octaves(kernel.bytes / 8), 3.0
+    return *_octaves(work(kernel)[1] / 8), 3.0
 
 
 def axes(kernel: Kernel) -> tuple[float, ...]:
@@ -171,7 +178,7 @@ def axes(kernel: Kernel) -> tuple[float, ...]:
     if kernel.kind in BATCHED:
         return 0.3 * math.log2(kernel.shape[0]), *_octaves(*kernel.shape[1:])
     if len(kernel.shape) == 1:
-        return *_octaves(kernel.shape[0]), math.log2(kernel.bytes / kernel.shape[0])
+        return *_octaves(kernel.shape[0]), math.log2(work(kernel)[1] / kernel.shape[0])
     return _octaves(*kernel.shape)
 
 
@@ -273,7 +280,7 @@ class Base:
         self._product, self._roofline = product, roofline
 
     def __call__(self, kernel: Kernel) -> float:
-        memory = kernel.bytes / (MEMORY * self._roofline.bandwidth)
+        memory = work(kernel)[1] / (MEMORY * self._roofline.bandwidth)
         if kernel.kind.startswith(RECURRENT) and len(kernel.shape) == 5:
             return self._recurrent(kernel)
         if is_product(kernel):
@@ -324,6 +331,9 @@ def _one_block(kernel: Kernel) -> float:
 
 def _by_row(kernel: Kernel) -> float:
     """What rows take that are copied or summed by one block of threads each, however short they are."""
+    if kernel.kind == PICKED and len(kernel.shape) == 2:
+        tokens, _ = kernel.shape
+        return EACH_THREADS * min(tokens, THREADS) + EACH_ROUND * tokens
     if kernel.kind == "aten _embedding_bag" and len(kernel.shape) == 4:
         indices, width, bags, _ = kernel.shape
         rounds = math.ceil(bags * math.ceil(width / PIECE) / PIECES)

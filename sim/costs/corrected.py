@@ -12,13 +12,13 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from prestep.sim.costs import terms
+from prestep.sim.costs import aten, terms
 from prestep.sim.costs.estimators import OWN, Basis, Estimator
 from prestep.sim.costs.estimators.chain import STAND_INS
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.kinds import STREAM_PASSES, work
 from prestep.sim.costs.tables import NEAR, Row, Scattered
-from prestep.sim.graph.kernel import STATED, Kernel
+from prestep.sim.graph.kernel import PREFIX, STATED, Kernel
 
 # Octaves over which corrections stay alike: of products, whose sizes choose another kernel of the library, and others.
 LENGTH = {"gemm": 1.0}
@@ -55,6 +55,8 @@ def position(kernel: Kernel) -> tuple[float, ...]:
     kind = terms.group(kernel)[0]
     if kind == "gemm":
         return terms.GEMM_AXES(kernel)
+    if kind.startswith(PREFIX):
+        return aten.axes(kernel)
     if kind in terms.LINEAR and kind not in STREAM_PASSES:
         return terms.LINEAR[kind][1](kernel)
     return (math.log2(max(1.0, work(kernel)[1])),)

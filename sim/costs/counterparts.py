@@ -1,12 +1,8 @@
-"""The same kernel in two vocabularies: that of models ("gemm", "rms_norm_fwd") and that of PyTorch ("aten mm").
+"""Products and attention in two vocabularies: that of models ("gemm") and that of PyTorch ("aten mm").
 
-Both directions are needed. A GPU whose operations of PyTorch were measured says by how much it differs from another
-that was (`counterpart`). All other GPUs price an operation as the kernel of a model that does the same (`in_models`),
-so a captured program and a model described by its sizes take the same time. What counts is what a kernel does.
-Operations in layouts that models do not know (rows that are repeated, images in planes) stay as they are.
-
-Products and attention are no counterparts of models' kernels: in a step power bounds them, in short runs of one
-operation it does not (`Gpu.in_step`).
+In a step power bounds products and attention, in short runs of one operation it does not: the rows of models' kernels
+are of steps, those of operations are not (`Gpu.in_step`). So a captured program and a model described by its sizes take
+the same time, whichever of the two was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -16,65 +12,9 @@ from dataclasses import dataclass, replace
 
 from prestep.sim.costs.aten import of_each_expert
 from prestep.sim.costs.estimators.attention import LATENT
-from prestep.sim.costs.kinds import DTYPE_BYTES, STREAM_PASSES, work
+from prestep.sim.costs.kinds import DTYPE_BYTES, work
 from prestep.sim.graph.kernel import COUNTED_ABOVE, PREFIX, PRODUCTS, Kernel
 
-#: Operations of kinds over rows and columns, over words, and of convolutions.
-OPERATIONS = {
-    "rms_norm_fwd": "_fused_rms_norm",
-    "rms_norm_bwd": "_fused_rms_norm_backward",
-    "rms_norm_bwd_input": "_fused_rms_norm_backward",
-    "rms_norm_bwd_weight": "_fused_rms_norm_backward",
-    "layer_norm_fwd": "native_layer_norm",
-    "layer_norm_bwd": "native_layer_norm_backward",
-    "layer_norm_bwd_input": "native_layer_norm_backward",
-    "layer_norm_bwd_weight": "native_layer_norm_backward",
-    "softmax": "_softmax",
-    "softmax_bwd": "_softmax_backward_data",
-    "log_softmax_fwd": "_log_softmax",
-    "log_softmax_bwd": "_log_softmax_backward_data",
-    "batchnorm_fwd": "native_batch_norm",
-    "batchnorm_bwd": "native_batch_norm_backward",
-    "embedding_fwd": "embedding",
-    "embedding_bwd": "embedding_dense_backward",
-    "nll_loss_fwd": "nll_loss_forward",
-    "nll_loss_bwd": "nll_loss_backward",
-    "conv_fwd": "convolution",
-    "conv_dgrad": "convolution_backward",
-    "conv_wgrad": "convolution_backward",
-}
-#: Kinds whose images lie with channels last.
-CHANNELS_LAST = tuple(k for k in OPERATIONS if k.startswith(("batchnorm", "conv")))
-#: AdamW reads and writes four lists of tensors.
-ADAMW, LISTS = "_fused_adamw_", "4"
-ADAMW_BYTES = 14.0  # of an element in 16 bits: seven passes
-#: Kinds of models over rows: the whole backward pass of a norm comes before its parts.
-OVER_ROWS = {
-    OPERATIONS[kind]: kind
-    for kind in (
-        *("rms_norm_fwd", "rms_norm_bwd", "layer_norm_fwd", "layer_norm_bwd"),
-        *("softmax", "softmax_bwd", "log_softmax_fwd", "log_softmax_bwd"),
-        *("embedding_fwd", "nll_loss_fwd"),
-    )
-}
-#: Parts of a norm's backward pass that were not measured as operations, by the layout that says which gradients it has.
-HALVES = {
-    ("_fused_rms_norm_backward", "untrained"): "rms_norm_bwd_input",
-    ("_fused_rms_norm_backward", "weights"): "rms_norm_bwd_weight",
-    ("native_layer_norm_backward", "weights"): "layer_norm_bwd_weight",
-}
-#: Elementwise operations over whole tensors that mean the same in both.
-ALIKE = (
-    *("add", "mul", "silu", "silu_backward", "gelu", "relu", "threshold_backward"),
-    *("copy", "fill"),
-)
-#: Operations on halves of heads, and how models name their layouts: what they read in a step was just written.
-ROTARY = {
-    **{(name, "strided"): "strided" for name in ("mul", "neg", "cat")},
-    ("cat", "inner"): "",
-}
-#: Gradients whose operation zeroes the whole result first, which models do by a kernel of its own.
-ZEROED = {OPERATIONS[kind]: kind for kind in ("embedding_bwd", "nll_loss_bwd")}
 CUDNN = "_scaled_dot_product_cudnn_attention"
 ATTENTION = {
     CUDNN: "attention",
@@ -86,11 +26,7 @@ ATTENTION = {
 OWN_LIBRARIES = (CUDNN, "_scaled_dot_product_flash_attention")
 BACKWARD = "_backward"
 KINDS = (
-    {"convolution": "conv_fwd", f"convolution{BACKWARD}": "conv_wgrad"}
-    | OVER_ROWS
-    | ZEROED
-    | PRODUCTS
-    | {ADAMW: "adamw"}
+    PRODUCTS
     | {name: f"{kind}_fwd" for name, kind in ATTENTION.items()}
     | {f"{name}{BACKWARD}": f"{kind}_bwd" for name, kind in ATTENTION.items()}
 )
@@ -120,23 +56,6 @@ class InModels:
     def main(self) -> Kernel:
         """The kernel that the operation is named after."""
         return self.kernels[-1]
-
-
-def counterpart(kernel: Kernel) -> Kernel | None:
-    """The operation as which a checked kernel of a model runs; None where none is like it."""
-    kind, shape, layout = kernel.kind, kernel.shape, ""
-    if kind == "adamw":
-        name, layout, shape = ADAMW, LISTS, (shape[1], shape[0])
-    elif kind in OPERATIONS:
-        name = OPERATIONS[kind]
-        layout = "channels_last" if kind in CHANNELS_LAST else ""
-        shape = (*shape, 1) if kind.startswith("conv") else shape
-    elif kind in STREAM_PASSES:
-        name, layout, shape = kind, kernel.layout, (math.prod(shape),)
-    else:
-        return None
-    flops, size = work(kernel)
-    return Kernel(PREFIX + name, shape, kernel.dtype, layout, size, flops)
 
 
 def kind_in_models(kernel: Kernel) -> str:
@@ -172,49 +91,11 @@ def in_models(
     name = kernel.kind.removeprefix(PREFIX)
     if name in PRODUCTS:
         return _product(PRODUCTS[name], kernel)
-    if (half := HALVES.get((name, kernel.layout))) is not None:
-        # As many bytes of wider numbers lie in longer rows.
-        rows, columns = kernel.shape
-        columns = int(columns * DTYPE_BYTES[kernel.dtype] / 2)
-        return InModels((Kernel(half, (rows, columns), "bf16"),))
     if kernel.dtype not in TABLED:
         return None
     if (library := name.removesuffix(BACKWARD)) in ATTENTION:
         return _attention(library, kernel, libraries)
-    if name == ADAMW and kernel.layout.startswith(LISTS) and len(kernel.shape) == 2:
-        # Moments may be wider than parameters: what moves counts.
-        tensors, _ = kernel.shape
-        elements = round(kernel.bytes / ADAMW_BYTES)
-        layout = kernel.layout.removeprefix(LISTS).strip("_")
-        return InModels((Kernel("adamw", (elements, tensors), kernel.dtype, layout),))
-    whole = (math.prod(kernel.shape),)
-    if name in ALIKE and not kernel.layout:
-        return InModels((Kernel(name, whole, kernel.dtype, bytes=kernel.bytes),))
-    if (name, kernel.layout) in ROTARY:
-        halves = ROTARY[name, kernel.layout]
-        return InModels((Kernel(name, whole, kernel.dtype, halves),))
-    if name.removesuffix(BACKWARD) == "convolution":
-        return _convolution(kernel)
-    return _over_rows(name, kernel)
-
-
-def _convolution(kernel: Kernel) -> InModels | None:
-    """Of a convolution with channels last in one group; backward does one pass for the image, one for the filter.
-
-    The first layer of a network has no gradient of its image: its operation counts the work of one pass.
-    """
-    if kernel.layout != "channels_last" or len(kernel.shape) != 9:
-        return None
-    *shape, groups = kernel.shape
-    same = Kernel("conv_fwd", tuple(shape), kernel.dtype)
-    if groups > 1:
-        return None
-    if not kernel.kind.endswith(BACKWARD):
-        return InModels((same,))
-    filters = replace(same, kind="conv_wgrad")
-    if kernel.flops and kernel.flops < 1.5 * work(same)[0]:
-        return InModels((filters,))
-    return InModels((replace(same, kind="conv_dgrad"), filters))
+    return None
 
 
 def _product(kind: str, kernel: Kernel) -> InModels | None:
@@ -265,22 +146,3 @@ def _attention(
         flops,
     )
     return InModels(kernels, beside)
-
-
-def _over_rows(name: str, kernel: Kernel) -> InModels | None:
-    """Of norms, softmax, losses and lookups."""
-    shape, dtype = kernel.shape, kernel.dtype
-    kind = OVER_ROWS.get(name) or ZEROED.get(name)
-    if kind == "layer_norm_bwd" and kernel.layout == "untrained":
-        kind = "layer_norm_bwd_input"
-    elif kernel.layout:
-        return None
-    words = kind is not None and kind.startswith("embedding")
-    if kind is None or len(shape) != (3 if words else 2):
-        return None
-    same = Kernel(kind, shape, dtype)
-    if name not in ZEROED:
-        return InModels((same,))
-    elements = math.prod(shape[1:] if words else shape)
-    fill = Kernel("fill", (elements,), dtype, bytes=DTYPE_BYTES[dtype] * elements)
-    return InModels((fill, same))

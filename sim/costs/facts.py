@@ -20,7 +20,7 @@ from prestep.sim.costs.power import Power
 from prestep.sim.schema import Items, Number, Schema, Table, Text
 
 #: The second part of a table's name in [terms].
-LAYOUTS = ("nn", "nt", "tn", "padded", "small", "sorted")
+LAYOUTS = ("nn", "nt", "tn")
 #: Major versions of CUDA whose cuBLAS a file may compare.
 TOOLKITS = tuple(f"{major}" for major in range(9, 20))
 BY_CUDA = Table(dict.fromkeys(TOOLKITS, attention.IN_FP8))

@@ -315,16 +315,14 @@ class Gpu:
     def _in_steps(self, kernel: Kernel) -> InModels | None:
         """Returns the traced kernels that price an operation in a step, even where the operation itself was measured.
 
-        Models' tables are of traced steps: power bounds products and attention there, and what else a step does is in
-        the caches. Products that fill no GPU draw less and stay; models have few in batches, and few convolutions. Of
-        attention steps have cuDNN's: another library's is slowed by the clock as that is.
+        Models' tables are of traced steps, where power bounds products and attention. Products that fill no GPU draw
+        less and stay; models have few in batches. Of attention steps have cuDNN's: another library's is slowed by the
+        clock as that is.
         """
         if self._operations is None:
             return in_models(kernel)
         reading = in_models(kernel, libraries=(CUDNN,))
-        if reading is None or reading.main.kind.startswith("conv"):
-            return None
-        if not aten.is_product(kernel):
+        if reading is None or not aten.is_product(kernel):
             return reading
         if reading.main.kind != "gemm" or not self.hot(kernel):
             return None

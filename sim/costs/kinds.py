@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from prestep.sim.errors import InputError, Mistake, did_you_mean
-from prestep.sim.graph.kernel import STATED, Kernel
+from prestep.sim.graph.kernel import PREFIX, STATED, Kernel
 
 # Scales included: fp8_block has an fp32 for 128 elements (DeepSeek-V3's activations), mxfp8 a byte for 32 (OCP MX),
 # nvfp4 a byte for 16.
@@ -32,25 +32,19 @@ DTYPE_BYTES: dict[str, float] = {
 # Attention with all keys, of which the tables have batch, heads, sequence and width of heads.
 ATTENTIONS = ("attention_fwd", "attention_bwd")
 
-# Kinds that only move memory: bytes per element and per byte of dtype, reads plus writes.
-STREAM_PASSES = {
-    "add": 3.0,
-    "sub": 3.0,
-    "mul": 3.0,
-    "div": 2.0,
-    "neg": 2.0,
-    "silu": 2.0,
-    "silu_backward": 3.0,
-    "gelu": 2.0,
-    "gelu_backward": 3.0,
-    "relu": 2.0,
-    "threshold_backward": 3.0,
-    "copy": 2.0,
-    "transpose_copy": 2.0,
-    "cat": 2.0,
+# Operations of PyTorch over elements that only move memory: bytes per element and per byte of dtype, reads plus writes.
+OPERATIONS = {
+    **dict.fromkeys(("add", "sub", "mul"), 3.0),
+    **dict.fromkeys(("div", "neg", "silu", "gelu", "relu", "copy", "cat"), 2.0),
+    **dict.fromkeys(("silu_backward", "gelu_backward", "threshold_backward"), 3.0),
     "fill": 1.0,
+    "mse_loss": 3.0,
+    "mse_loss_backward": 4.0,
+}
+# Kinds that do.
+STREAM_PASSES = {
+    **{PREFIX + name: passes for name, passes in OPERATIONS.items()},
     "memset": 1.0,
-    "cast": 3.0,
     "sum": 1.0,
     "index_add": 3.0,
     "gather": 2.0,
@@ -58,12 +52,7 @@ STREAM_PASSES = {
     "chunk_cat": 2.0,
     "split_with_sizes_copy": 2.0,
     "copy_h2d": 1.0,
-    "maxpool_fwd": 1.25,
-    "maxpool_bwd": 1.25,
-    "avgpool": 1.0,
     "scatter_add": 3.0,
-    "mse_loss": 3.0,
-    "mse_backward": 4.0,
     # TorchInductor's; the workload knows how many tensors a graph joins and says the bytes itself
     **dict.fromkeys(("fused", "fused_pointwise", "fused_reduction", "fused_norm"), 2.0),
     **dict.fromkeys(("fused_rope", "fused_rope_bwd", "fused_transpose"), 2.0),
@@ -81,30 +70,23 @@ STREAM_PASSES = {
 
 #: Floating-point operations for an element of what CUDA cores compute; only of kinds whose definition says the number.
 ELEMENTWISE = {
-    **dict.fromkeys(("add", "sub", "mul", "div", "neg", "relu"), 1.0),
-    **dict.fromkeys(("sum", "threshold_backward", "index_add", "scatter_add"), 1.0),
-    **dict.fromkeys(("copy", "transpose_copy", "cat", "fill", "memset", "cast"), 0.0),
+    **dict.fromkeys(("sum", "index_add", "scatter_add"), 1.0),
+    **{f"{PREFIX}{name}": 1.0 for name in ("add", "sub", "mul", "div", "neg", "relu")},
+    **{f"{PREFIX}{name}": 0.0 for name in ("copy", "cat", "fill")},
+    "memset": 0.0,
 }
 
 # Kinds whose bytes pass the host's link, which is slower than the GPU's memory.
 OVER_PCIE = ("copy_h2d",)
 
-# (rows, columns) kinds: passes over rows * columns elements.
+# Operations over rows and columns: passes over rows * columns elements.
 ROW_PASSES = {
-    "rms_norm_fwd": 2.0,
-    "rms_norm_bwd": 3.0,
-    "layer_norm_fwd": 2.0,
-    "layer_norm_bwd": 3.0,
-    "softmax": 2.0,
-    "softmax_bwd": 3.0,
-    "rms_norm_bwd_input": 3.0,
-    "rms_norm_bwd_weight": 2.0,
-    "layer_norm_bwd_input": 3.0,
-    "layer_norm_bwd_weight": 2.0,
-    "log_softmax_fwd": 2.0,
-    "log_softmax_bwd": 3.0,
-    "batchnorm_fwd": 2.0,
-    "batchnorm_bwd": 3.0,
+    f"{PREFIX}{name}{way}": passes
+    for name, backward in (
+        *(("_fused_rms_norm", "_backward"), ("native_layer_norm", "_backward")),
+        *(("_softmax", "_backward_data"), ("_log_softmax", "_backward_data")),
+    )
+    for way, passes in (("", 2.0), (backward, 3.0))
 }
 
 Work = tuple[float, float]
@@ -156,40 +138,14 @@ def _index_scores(kernel: Kernel) -> Work:
     return 2.0 * tokens * heads * keys * dim, moved
 
 
-def _conv(kernel: Kernel) -> Work:
-    n, c, h, w, k, r, s, stride = kernel.shape
-    p, q = -(-h // stride), -(-w // stride)
-    return 2.0 * n * p * q * k * c * r * s, 2.0 * (
-        n * c * h * w / (stride**2 if r == 1 else 1) + n * p * q * k + k * c * r * s
-    )
-
-
-def _adamw(kernel: Kernel) -> Work:
-    # Parameter, gradient and two moments are read, all but the gradient written.
-    return 0.0, 7.0 * kernel.shape[0] * DTYPE_BYTES[kernel.dtype]
-
-
-def _embedding(kernel: Kernel) -> Work:
-    return 0.0, 2.0 * kernel.shape[0] * kernel.shape[1] * DTYPE_BYTES[kernel.dtype]
-
-
-def _tokens(kernel: Kernel) -> Work:
-    return 0.0, 4.0 * kernel.shape[0]
-
-
-def _rows(kernel: Kernel) -> Work:
-    elements = (
-        kernel.shape[0]
-        if kernel.kind.startswith("batchnorm")
-        else kernel.shape[0] * kernel.shape[1]
-    )
-    return 0.0, ROW_PASSES[kernel.kind] * elements * DTYPE_BYTES[kernel.dtype]
-
-
 def _stream(kernel: Kernel) -> Work:
-    return 0.0, STREAM_PASSES[kernel.kind] * math.prod(kernel.shape) * DTYPE_BYTES[
-        kernel.dtype
-    ]
+    if kernel.bytes:
+        return 0.0, kernel.bytes
+    elements = math.prod(kernel.shape)
+    return 0.0, PASSES[kernel.kind] * elements * DTYPE_BYTES[kernel.dtype]
+
+
+PASSES = STREAM_PASSES | ROW_PASSES
 
 
 def _scan(kernel: Kernel) -> Work:
@@ -228,11 +184,7 @@ SCANS = {
 # kind -> (shape's field names, rule)
 KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     **dict.fromkeys(STREAM_PASSES, ("elements", _stream)),
-    **dict.fromkeys(ROW_PASSES, ("rows, columns", _rows)),
-    "log_softmax_fwd": ("tokens, vocab", _rows),
-    "log_softmax_bwd": ("tokens, vocab", _rows),
-    "batchnorm_fwd": ("elements, channels", _rows),
-    "batchnorm_bwd": ("elements, channels", _rows),
+    **dict.fromkeys(ROW_PASSES, ("rows, columns", _stream)),
     "gemm": ("m, n, k", _gemm),
     "grouped_gemm": ("experts, m, n, k", _grouped_gemm),
     "bmm": ("batch, m, n, k", _bmm),
@@ -251,15 +203,6 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
         ("tokens, heads, keys, head_dim", _sparse_attention),
     ),
     "index_scores": ("tokens, heads, keys, head_dim", _index_scores),
-    **dict.fromkeys(
-        ("conv_fwd", "conv_dgrad", "conv_wgrad"), ("n, c, h, w, k, r, s, stride", _conv)
-    ),
-    "adamw": ("elements, tensors", _adamw),
-    **dict.fromkeys(
-        ("embedding_fwd", "embedding_bwd"),
-        ("tokens, hidden, vocab", _embedding),
-    ),
-    **dict.fromkeys(("nll_loss_fwd", "nll_loss_bwd"), ("tokens, vocab", _tokens)),
 }
 
 
@@ -278,6 +221,8 @@ def check(kernel: Kernel) -> None:
         hint, kind = did_you_mean(kernel.kind, KINDS), f'"{kernel.kind}"'
         expected = "a known kind, or bytes or flops"
         raise InputError(Mistake("kernel", "kind", kind, expected, hint))
+    if kernel.kind.startswith(PREFIX) and (kernel.bytes > 0 or kernel.flops > 0):
+        return
     fields = known[0].split(", ")
     bad_count = len(kernel.shape) != len(fields) and fields != ["elements"]
     if bad_count or any(size <= 0 for size in kernel.shape) or not kernel.shape:
@@ -300,7 +245,7 @@ def arithmetic(kernel: Kernel) -> float | None:
 
     Examples
     --------
-    >>> arithmetic(Kernel("add", (1024,))), arithmetic(Kernel("silu", (1024,)))
+    >>> arithmetic(Kernel("sum", (1024,))), arithmetic(Kernel("aten silu", (1024,)))
     (1024.0, None)
     """
     flops, _ = work(kernel)

@@ -26,7 +26,7 @@ def is_clocked(kernel: Kernel) -> bool:
 
     Examples
     --------
-    >>> is_clocked(Kernel("aten mm", (8, 8, 8))), is_clocked(Kernel("add", (8,)))
+    >>> is_clocked(Kernel("aten mm", (8, 8, 8))), is_clocked(Kernel("sum", (8,)))
     (True, False)
     """
     return kind_in_models(kernel) in CLOCKED

@@ -171,7 +171,7 @@ def _scaling(gpu: Gpu | None, size: float) -> float:
     if gpu is None:
         limits = "one that prestep has no limits for"
         raise InputError.of("traces", "GPU", limits, "a known GPU")
-    return gpu.duration(Kernel("div", (max(1, int(size / 2)),), bytes=2.0 * size))
+    return gpu.duration(Kernel("aten div", (max(1, int(size / 2)),), bytes=2.0 * size))
 
 
 def _on_gpu(job: Job, draft: Draft, gpu: Gpu | None, fabric: Fabric | None) -> None:

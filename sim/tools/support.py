@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Collection
+from dataclasses import replace
 from pathlib import Path
 
 from prestep.sim.costs import load_gpu
@@ -13,15 +14,23 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.sim.units import percent
 
 FORMATS = ("bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
-#: A typical kernel of each family, kind and shape: those of a layer of an 8B model, of experts, of ResNet-50.
+#: Pixels of a picture's channels in and out, and operations of its convolution, whose filters are single pixels.
+PIXELS, MULTIPLIED = 64 * 56 * 56 * (256 + 64), 2.0 * 64 * 56 * 56 * 256 * 64
+#: A typical kernel of each family: those of a layer of an 8B model, of experts, of ResNet-50.
 TYPICAL = {
-    "products": ("gemm", (8192, 4096, 4096), "nt"),
-    "experts": ("grouped_gemm", (16, 4096, 2048, 4096), "nt"),
-    "attention": ("attention_fwd", (1, 32, 8, 8192, 128), ""),
-    "attention, backward": ("attention_bwd", (1, 32, 8, 8192, 128), ""),
-    "elementwise": ("add", (2**25,), ""),
-    "norms": ("rms_norm_fwd", (8192, 4096), ""),
-    "convolutions": ("conv_fwd", (64, 256, 56, 56, 64, 1, 1, 1), ""),
+    "products": Kernel("gemm", (8192, 4096, 4096), layout="nt"),
+    "experts": Kernel("grouped_gemm", (16, 4096, 2048, 4096), layout="nt"),
+    "attention": Kernel("attention_fwd", (1, 32, 8, 8192, 128)),
+    "attention, backward": Kernel("attention_bwd", (1, 32, 8, 8192, 128)),
+    "elementwise": Kernel("aten add", (2**25,), bytes=6.0 * 2**25),
+    "norms": Kernel("aten _fused_rms_norm", (8192, 4096), bytes=2.0**27),
+    "convolutions": Kernel(
+        "aten convolution",
+        (64, 256, 56, 56, 64, 1, 1, 1, 1),
+        layout="channels_last",
+        bytes=2.0 * PIXELS,
+        flops=MULTIPLIED,
+    ),
 }
 BY_FORMAT = ("products", "experts")
 
@@ -29,8 +38,8 @@ BY_FORMAT = ("products", "experts")
 def grades(gpu: Gpu) -> dict[str, str]:
     """Evidence of a typical kernel in a step, by family; of products and experts by format ("products bf16")."""
     return {
-        name: gpu.evidence(Kernel(kind, shape, dtype, layout))
-        for family, (kind, shape, layout) in TYPICAL.items()
+        name: gpu.evidence(replace(kernel, dtype=dtype))
+        for family, kernel in TYPICAL.items()
         for name, dtype in formats_of(family, gpu.peak)
     }
 

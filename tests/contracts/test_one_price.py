@@ -21,9 +21,6 @@ CAPTURE = Path(__file__).parent / "data" / "llama-1b.capture"
 HEADS = (2, 32, 8, 4096, 128)
 CUDNN = "aten _scaled_dot_product_cudnn_attention"
 BYTES, FLOPS = 2.0**24, 2.0**36
-IMAGE = (64, 128, 28, 28, 256, 3, 3, 1)
-#: Of one pass: every output pixel is a product over the filter.
-PASS = 2.0 * 64 * 28 * 28 * 256 * 128 * 9
 #: Large products draw their tiles from a counter, which a kernel of its own resets.
 RESET = Kernel("memset", (4,), bytes=4.0)
 #: What PyTorch runs, and the kernels of a model that do the same.
@@ -56,70 +53,11 @@ SAME = {
         Kernel(f"{CUDNN}_backward", (2, 32, 8, 4096, 4096, 128), "bf16", "causal", BYTES, FLOPS),
         [RESET, Kernel("attention_bwd", HEADS)],
     ),
-    "norm": (
-        Kernel("aten _fused_rms_norm", (8192, 4096), "bf16", "", BYTES),
-        [Kernel("rms_norm_fwd", (8192, 4096))],
-    ),
-    "norm, backward": (
-        Kernel("aten native_layer_norm_backward", (8192, 4096), "bf16", "", BYTES),
-        [Kernel("layer_norm_bwd", (8192, 4096))],
-    ),
-    "lookup": (
-        Kernel("aten embedding", (8192, 4096, 128256), "bf16", "", BYTES),
-        [Kernel("embedding_fwd", (8192, 4096, 128256))],
-    ),
-    "gradient of a lookup": (
-        Kernel("aten embedding_dense_backward", (8192, 4096, 128256), "bf16", "", BYTES),
-        [
-            Kernel("fill", (4096 * 128256,), bytes=2.0 * 4096 * 128256),
-            Kernel("embedding_bwd", (8192, 4096, 128256)),
-        ],
-    ),
-    "add": (
-        Kernel("aten add", (2**24,), "bf16", "", 6.0 * 2**24),
-        [Kernel("add", (2**24,))],
-    ),
-    "activation": (
-        Kernel("aten silu", (2**24,), "bf16", "", 4.0 * 2**24),
-        [Kernel("silu", (2**24,))],
-    ),
-    "halves of heads": (
-        Kernel("aten mul", (2**21,), "bf16", "strided", 4.1 * 2**21),
-        [Kernel("mul", (2**21,), layout="strided")],
-    ),
-    "halves of heads, joined": (
-        Kernel("aten cat", (2**22,), "bf16", "inner", 4.0 * 2**22),
-        [Kernel("cat", (2**22,))],
-    ),
-    "copy": (
-        Kernel("aten copy", (2**24,), "bf16", "", 4.0 * 2**24),
-        [Kernel("copy", (2**24,))],
-    ),
-    "softmax": (
-        Kernel("aten _log_softmax", (8192, 32000), "bf16", "", BYTES),
-        [Kernel("log_softmax_fwd", (8192, 32000))],
-    ),
-    "optimizer": (
-        Kernel("aten _fused_adamw_", (100, 2**28), "bf16", "4", 14.0 * 2**28),
-        [Kernel("adamw", (2**28, 100))],
-    ),
-    "convolution": (
-        Kernel("aten convolution", (*IMAGE, 1), "bf16", "channels_last", BYTES, FLOPS),
-        [Kernel("conv_fwd", IMAGE)],
-    ),
-    "convolution, backward": (
-        Kernel("aten convolution_backward", (*IMAGE, 1), "bf16", "channels_last", BYTES, 2 * PASS),
-        [Kernel("conv_dgrad", IMAGE), Kernel("conv_wgrad", IMAGE)],
-    ),
-    "convolution of pixels, backward": (
-        Kernel("aten convolution_backward", (*IMAGE, 1), "bf16", "channels_last", BYTES, PASS),
-        [Kernel("conv_wgrad", IMAGE)],
-    ),
 }  # fmt: skip
 #: Measured in both vocabularies, in steps and in bursts: in a step those of steps count.
 MEASURED_TWICE = ("h100", "h200")
-#: Of which models have few measured: products with a bias, in batches and of experts, and convolutions.
-IN_BURSTS = ("addmm", "bmm", "grouped", "convolution")
+#: Of which models have few measured: products with a bias, in batches and of experts.
+IN_BURSTS = ("addmm", "bmm", "grouped")
 
 
 @pytest.mark.parametrize("name", names())

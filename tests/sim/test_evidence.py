@@ -48,17 +48,22 @@ def test_what_was_measured_is_no_fallback() -> None:
 @together(
     ("kernel", "instead"),
     [
-        (Kernel("copy", (2**24,)), ""),
-        (Kernel("copy", (2**40,)), "extrapolation of its table"),
+        (Kernel("aten copy", (2**24,), bytes=4.0 * 2**24), ""),
+        (
+            Kernel("aten copy", (2**40,), bytes=4.0 * 2**40),
+            "extrapolation of its table",
+        ),
         (Kernel("gemm", (4096, 4096, 4096), layout="nt"), ""),
         (
             Kernel("gemm", (2**20, 2**18, 2**16), layout="nt"),
             "extrapolation of its table",
         ),
-        (Kernel("gelu_backward", (2**24,)), "the table of silu_backward"),
-        (Kernel("silu", (2**24,), layout="strided"), "the table of contiguous silu"),
+        (Kernel("fused_gelu", (2**24,)), "the table of fused_silu"),
+        (
+            Kernel("aten silu", (2**24,), layout="column"),
+            "the table of operations like it",
+        ),
         (Kernel("gather", (2**24,), dtype="fp32"), "no table"),
-        (Kernel("adamw", (2**24, 10)), ""),
     ],
 )
 def test_a_kernel_says_what_stands_in_for_its_table(
@@ -72,19 +77,23 @@ def test_a_kernel_says_what_stands_in_for_its_table(
 
 def test_another_gpu_s_table_is_named() -> None:
     """An H100 has times of operations, but no table of kernels; an A100 has neither."""
-    copy = Kernel("copy", (2**20,))
+    copy = Kernel("aten copy", (2**20,), bytes=4.0 * 2**20)
     lent = "the h200's table"
     assert load_gpu("a100").basis(copy).reason == lent
     both = f"{lent}, by an operation measured on both"
-    assert load_gpu("h100").basis(copy).reason == both
+    assert load_gpu("h100").basis(Kernel("sum", (2**20,))).reason == both
 
 
 def test_kernels_beside_communication_need_a_factor() -> None:
     """What the default factor slows is counted as a guess, for as many kernels as lie beside a collective."""
-    assert is_known(Kernel("add", (64,))) and not is_known(Kernel("div", (64,)))
-    assert slowdown(Kernel("div", (64,)), 24, 132) == pytest.approx(1.2)
+    assert is_known(Kernel("aten add", (64,), bytes=6.0 * 64)) and not is_known(
+        Kernel("aten div", (64,), bytes=4.0 * 64)
+    )
+    assert slowdown(
+        Kernel("aten div", (64,), bytes=4.0 * 64), 24, 132
+    ) == pytest.approx(1.2)
     beside = found(run(PLAIN, {"name": "h200-host-4"}, dp=4))[
-        "kernel div beside communication"
+        "kernel aten div beside communication"
     ]
     assert beside.grade == "guess" and beside.count > 0 and 0 < beside.share < 0.1
     alone = found(

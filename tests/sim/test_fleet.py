@@ -18,7 +18,7 @@ from tests.executed import Executed, executed, reported, step_time
 
 H200 = load_gpu("h200")
 GEMM = Kernel("gemm", (8192, 8192, 8192), layout="nt")
-COPY = Kernel("copy", (2**28,))
+COPY = Kernel("aten copy", (2**28,), bytes=4.0 * 2**28)
 MODEL = {
     "kind": "transformer",
     "hidden": 1024,

@@ -120,7 +120,10 @@ def test_what_a_library_measured_is_no_guess() -> None:
     assert gpu.evidence(row) == "measured" and gpu.basis(row).reason == ""
     assert gpu.evidence(between) == gpu.evidence(replace(row, layout="tn")) == "fitted"
     assert gpu.basis(row).source == "library trtllm/1.3.0rc20"
-    assert "library" not in gpu.basis(Kernel("add", (2**20,))).source
+    assert (
+        "library"
+        not in gpu.basis(Kernel("aten add", (2**20,), bytes=6.0 * 2**20)).source
+    )
 
 
 def test_what_is_taken_off_is_right_where_both_are_known() -> None:

@@ -28,7 +28,9 @@ def written(folder: Path, text: str = HEAD, rows: list[Row] | None = None) -> st
 
 def test_rows_come_back_as_they_were(tmp_path: Path) -> None:
     """The table keeps kernels, times and where they are from."""
-    other = Row(Kernel("add", (7,), "fp32", "strided", 84.0), 2e-6, 0.1, 1, "micro")
+    other = Row(
+        Kernel("aten add", (7,), "fp32", "strided", 84.0), 2e-6, 0.1, 1, "micro"
+    )
     rows = [Row(KERNEL, 1e-3, 0.01, 3, "here"), other]
     write_rows(tmp_path / "t.parquet", rows)
     assert read_rows(tmp_path / "t.parquet") == rows
@@ -106,7 +108,7 @@ def test_facts_alone_are_a_starting_point(tmp_path: Path) -> None:
     """A GPU of a datasheet runs what the one it is like runs, as the limits of both differ, and says that it guesses."""
     (tmp_path / "new.toml").write_text(FACTS)
     new, like = load_file(str(tmp_path / "new.toml")), load_gpu("h100")
-    copy = Kernel("add", (2**28,))
+    copy = Kernel("aten add", (2**28,), bytes=6.0 * 2**28)
     times = [gpu.duration(KERNEL) - gpu.floor for gpu in (new, like)]
     # Tiles fill 304 SMs to another part of a last wave than 132.
     assert times[0] / times[1] == pytest.approx(like.peak["bf16"] / 1307.4e12, rel=0.1)

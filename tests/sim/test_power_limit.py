@@ -24,21 +24,26 @@ from prestep.sim.planning.fleet import AT_ONCE
 
 STEP = "llama1b-ddp4"
 PRODUCT = Kernel("gemm", (8192, 8192, 8192), layout="nt")
-ADD = Kernel("add", (1 << 28,))
+ADD = Kernel("aten add", (1 << 28,), bytes=6.0 * (1 << 28))
 ATTENTION = Kernel("attention_fwd", (2, 32, 8, 4096, 128))
 LIMITS = st.floats(0.25, 2.0)
 KERNELS = st.sampled_from([PRODUCT, ADD, ATTENTION])
 HEAD = Kernel("gemm", (256, 128256, 4096), layout="nt")  # memory bounds it in part
 SIZES = st.sampled_from([64, 256, 1000, 4096, 28672])
 ANY_KERNEL = st.one_of(
-    *(KERNELS, st.just(Kernel("adamw", (1 << 26, 100)))),
+    *(
+        KERNELS,
+        st.just(
+            Kernel("aten _fused_adamw_", (100, 1 << 26), layout="4", bytes=14.0 * 2**26)
+        ),
+    ),
     st.builds(
         lambda m, n, k, layout: Kernel("gemm", (m, n, k), layout=layout),
         *(SIZES, SIZES, SIZES, st.sampled_from(["nt", "nn", "tn"])),
     ),
     st.builds(
         lambda kind, size: Kernel(kind, (1024 * size,)),
-        *(st.sampled_from(["fused", "silu", "cast", "sum", "fill"]), SIZES),
+        *(st.sampled_from(["fused", "aten silu", "sum", "aten fill"]), SIZES),
     ),
 )
 CLOCKS = st.floats(0.4, 1.0)

@@ -150,7 +150,7 @@ def test_long_load_slows_what_arithmetic_bounds() -> None:
     """Bursts were published of large products: under load they take longer; products bound by memory do not."""
     b200, thin = load_gpu("b200"), Kernel("gemm", (16, 8192, 8192), layout="nt")
     assert b200.sustained(LARGE) > 1.3 and b200.sustained(thin) == 1.0
-    assert b200.sustained(Kernel("add", (2**28,))) == 1.0
+    assert b200.sustained(Kernel("aten add", (2**28,), bytes=6.0 * 2**28)) == 1.0
     assert (
         load_gpu("h100-500w").sustained(Kernel("attention_fwd", (1, 64, 8, 4096, 128)))
         > 1.0
@@ -163,7 +163,7 @@ def test_the_h200s_own_tables_have_the_load_in_them() -> None:
     for kernel in (
         LARGE,
         Kernel("attention_fwd", (1, 64, 8, 4096, 128)),
-        Kernel("add", (2**28,)),
+        Kernel("aten add", (2**28,), bytes=6.0 * 2**28),
     ):
         assert h200.sustained(kernel) == 1.0
 
@@ -196,7 +196,7 @@ def test_attention_of_blackwell_ultra_has_faster_exponentials() -> None:
     forward, backward = gain("attention_fwd", *heads), gain("attention_bwd", *heads)
     assert forward == pytest.approx(0.85, rel=0.02)
     assert forward < backward < 1.0
-    assert gain("add", 2**28) == pytest.approx(1.0, rel=0.02)
+    assert gain("aten add", 2**28) == pytest.approx(1.0, rel=0.02)
 
 
 def test_attention_of_one_chip_is_one() -> None:

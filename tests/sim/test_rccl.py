@@ -77,7 +77,7 @@ def test_a_faster_memory_is_never_slower(name: str) -> None:
     """MI325X, MI350X and MI355X stream no slower than an MI300X."""
     from prestep.sim.graph.kernel import Kernel
 
-    kernel = Kernel("copy", (2**28,), "bf16")
+    kernel = Kernel("aten copy", (2**28,), "bf16", bytes=4.0 * 2**28)
     assert load_gpu(name).duration(kernel) <= load_gpu("mi300x").duration(kernel)
 
 

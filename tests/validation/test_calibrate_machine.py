@@ -220,7 +220,10 @@ def test_a_third_is_held_out() -> None:
     """Of every table a third of the rows, never the first."""
     from prestep.sim.costs.tables import Row as Kernels
 
-    listed = [Kernels(Kernel("add", (2**k,)), 1e-5, 0.01, 1, "") for k in range(12)]
+    listed = [
+        Kernels(Kernel("aten add", (2**k,), bytes=6.0 * 2**k), 1e-5, 0.01, 1, "")
+        for k in range(12)
+    ]
     assert held_out(listed) == [k % 3 == 2 for k in range(12)]
 
 

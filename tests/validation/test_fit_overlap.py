@@ -185,14 +185,17 @@ def test_without_a_table_the_constants_are_the_bundled_ones() -> None:
     assert laid_over({}) == BUNDLED
     told, add = (
         laid_over({"factor": {"add": 3.0}, "streaming": 2.0}),
-        Kernel("add", (2**28,)),
+        Kernel("aten add", (2**28,), bytes=6.0 * 2**28),
     )
     assert (
         told.slowdown(add, 24, 132) == 3.0
         and told.known(Kernel("silu", (1,))) == BUNDLED.factor["silu"]
     )
     assert told.contention(add) == 2.0
-    small, product = Kernel("add", (2**20,)), Kernel("gemm", (8192, 8192, 8192))
+    small, product = (
+        Kernel("aten add", (2**20,), bytes=6.0 * 2**20),
+        Kernel("gemm", (8192, 8192, 8192)),
+    )
     assert (
         told.contention(small)
         == told.contention(product)

@@ -147,6 +147,52 @@ for _ in range(4):
     optimizer.step()
     optimizer.zero_grad()
 """
+#: ResNet-50 as torchvision builds it, pictures with channels last.
+RESNET = """
+import torch
+from torch import nn
+F = nn.functional
+
+def normed(inputs, outputs, kernel, stride=1):
+    convolution = nn.Conv2d(inputs, outputs, kernel, stride, kernel // 2, bias=False)
+    return nn.Sequential(convolution, nn.BatchNorm2d(outputs))
+
+class Bottleneck(nn.Module):
+    def __init__(self, inputs, width, stride):
+        super().__init__()
+        outputs = 4 * width
+        self.one, self.two = normed(inputs, width, 1), normed(width, width, 3, stride)
+        self.three, self.relu = normed(width, outputs, 1), nn.ReLU(inplace=True)
+        self.side = normed(inputs, outputs, 1, stride) if stride > 1 or inputs != outputs else None
+    def forward(self, x):
+        out = self.three(self.relu(self.two(self.relu(self.one(x)))))
+        out += x if self.side is None else self.side(x)
+        return self.relu(out)
+
+class ResNet(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem, self.relu = normed(3, 64, 7, 2), nn.ReLU(inplace=True)
+        self.pool, self.mean = nn.MaxPool2d(3, 2, 1), nn.AdaptiveAvgPool2d((1, 1))
+        blocks, inputs = [], 64
+        for stage, count in enumerate((3, 4, 6, 3)):
+            for i in range(count):
+                blocks.append(Bottleneck(inputs, 64 * 2**stage, 2 if stage and not i else 1))
+                inputs = 256 * 2**stage
+        self.blocks, self.head = nn.Sequential(*blocks), nn.Linear(2048, 1000)
+    def forward(self, x):
+        x = self.blocks(self.pool(self.relu(self.stem(x))))
+        return self.head(torch.flatten(self.mean(x), 1))
+
+model = ResNet().cuda().to(torch.bfloat16, memory_format=torch.channels_last)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+images = torch.zeros(2, 3, 224, 224, dtype=torch.bfloat16, device="cuda").to(memory_format=torch.channels_last)
+classes = torch.zeros(2, dtype=torch.int64, device="cuda")
+for _ in range(4):
+    F.cross_entropy(model(images), classes).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 #: The experts with which steps of mixtures were measured: sorted tokens, experts one after the other.
 EXPERTS = "from prestep.validation.measure.models import Experts"
 MODEL = {
@@ -216,6 +262,10 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
     "experts": (
         routed(),
         {"model": MODEL | {"kv_heads": 4, "experts": 8, "experts_per_token": 2}},
+    ),
+    "convolutions": (
+        RESNET,
+        {"model": {"name": "resnet50"}, "training": {"framework": "pytorch-eager"}},
     ),
     "fp32": (plain(DTYPE="torch.float32"), precise("fp32")),
     "tf32": (

@@ -130,34 +130,34 @@ def test_resnet_kernels() -> None:
     step = STEPS["resnet"]()
     kinds = Counter(map(short, step.tape.columns.names))
     expected = {
-        "conv_fwd": 53,
-        "batchnorm_fwd": 53,
-        "batchnorm_bwd": 53,
-        "conv_wgrad": 53,
-        "conv_dgrad": 52,
-        "relu": 49,
+        "convolution": 53,
+        "native_batch_norm": 53,
+        "native_batch_norm_backward": 53,
+        "convolution_backward": 53,
+        "relu_": 49,
         "threshold_backward": 49,
-        "add": 85,
-        "fill": 108,
-        "maxpool_fwd": 1,
-        "maxpool_bwd": 1,
-        "avgpool": 1,
+        "add_": 69,
+        "add": 16,
+        "max_pool2d_with_indices": 1,
+        "max_pool2d_with_indices_backward": 1,
+        "mean": 1,
+        "new_zeros": 1,
+        "copy_": 1,
         "div": 1,
         "addmm": 1,
         "mm": 2,
         "sum": 1,
-        "copy": 1,
         "_log_softmax": 1,
         "_log_softmax_backward_data": 1,
         "nll_loss_forward": 1,
         "nll_loss_backward": 1,
     }
     assert kinds == expected
-    norm, act = "conv_fwd add fill batchnorm_fwd", "relu"
+    norm, act = "convolution add_ native_batch_norm", "relu_"
     assert step.kernels(0, False) == words(
-        f"{norm} {act} {norm} {act} {norm} {norm} add {act}"
+        f"{norm} {act} {norm} {act} {norm} {norm} add_ {act}"
     )
-    back = "fill batchnorm_bwd conv_dgrad conv_wgrad"
+    back = "native_batch_norm_backward convolution_backward"
     residual = (
         f"threshold_backward {back} threshold_backward {back} threshold_backward {back}"
     )
@@ -201,7 +201,7 @@ def test_buffers_are_broadcast_by_type() -> None:
     base = t.memory.now
     broadcast_buffers(t, net.buffers, Group("dp", (0, 1), [(0, 1)], 1), "nccl dp")
     assert [c.size for c in t.shared.rendezvous.comms] == [53120 * 2.0, 53 * 8.0]
-    assert Counter(t.columns.names) == {"cat": 2, "broadcast": 2, "copy": 159}
+    assert Counter(t.columns.names) == {"aten cat": 2, "broadcast": 2, "aten copy": 159}
     assert t.memory.now == base
 
 

@@ -17,7 +17,7 @@ def cats(micro_batch: int, sequence: bool) -> Counter[tuple[int, ...]]:
     return Counter(
         op.kernel.shape
         for op in ops(low)
-        if op.kernel and op.name == "cat" and op.kernel.shape == (whole,)
+        if op.kernel and op.name == "aten cat" and op.kernel.shape == (whole,)
     )
 
 

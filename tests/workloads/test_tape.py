@@ -314,11 +314,11 @@ def test_host_operations_are_counted_where_they_cost() -> None:
 def test_a_stream_waits_only_for_its_events() -> None:
     """An operation depends on what was recorded when it waited, once; other streams go on."""
     t = tape()
-    first = t.launch(Kernel("fill", (1,)))
+    first = t.launch(Kernel("aten fill", (1,)))
     t.wait(t.record(), "side")
-    second = t.launch(Kernel("fill", (2,)))
-    other = t.launch(Kernel("fill", (3,)), "side")
-    last = t.launch(Kernel("fill", (4,)), "side")
+    second = t.launch(Kernel("aten fill", (2,)))
+    other = t.launch(Kernel("aten fill", (3,)), "side")
+    last = t.launch(Kernel("aten fill", (4,)), "side")
     deps = t.program().deps
     assert deps[other] == (first,) and deps[second] == () and deps[last] == ()
 
@@ -327,21 +327,21 @@ def test_an_event_of_a_stream_not_yet_used_is_that_of_the_step_before() -> None:
     """It becomes a negative index: the stream's last operation, counted from the end of the previous step."""
     t = tape()
     t.wait(t.record("side"))
-    waiting = t.launch(Kernel("fill", (1,)))
-    t.launch(Kernel("fill", (2,)), "side")
+    waiting = t.launch(Kernel("aten fill", (1,)))
+    t.launch(Kernel("aten fill", (2,)), "side")
     assert t.program().deps[waiting] == (-1,)
-    t.launch(Kernel("fill", (3,)))
+    t.launch(Kernel("aten fill", (3,)))
     assert t.program().deps[waiting] == (-2,)
 
 
 def test_waiting_again_for_the_same_adds_nothing() -> None:
     """A stream that launches nothing while it records events and waits for its own does not forget, nor count twice."""
     recorder = Recorder(0, Shared(), {"launch": 0.0})
-    first = recorder.launch(Kernel("add", (8,), "bf16"), "side", "add")
+    first = recorder.launch(Kernel("aten add", (8,), "bf16"), "side", "add")
     recorder.wait(recorder.record("side"), "compute")
     for _ in range(60):
         recorder.wait(recorder.record("compute"), "compute")
-    last = recorder.launch(Kernel("add", (8,), "bf16"), "compute", "add")
+    last = recorder.launch(Kernel("aten add", (8,), "bf16"), "compute", "add")
     waited = recorder.columns.deps[last]
     assert first in waited
     assert len(waited) == len(set(waited)) <= 2
@@ -351,10 +351,10 @@ def test_a_wait_at_the_end_of_a_step_holds_in_the_next() -> None:
     """The stream's first operation waits, and so does whoever waits for the stream before that one."""
     t = tape()
     t.wait(t.record(), "other")
-    behind = t.launch(Kernel("fill", (1,)), "other")
-    first = t.launch(Kernel("fill", (2,)))
-    later = t.launch(Kernel("fill", (3,)))
-    gathered = t.launch(Kernel("fill", (4,)), "side")
+    behind = t.launch(Kernel("aten fill", (1,)), "other")
+    first = t.launch(Kernel("aten fill", (2,)))
+    later = t.launch(Kernel("aten fill", (3,)))
+    gathered = t.launch(Kernel("aten fill", (4,)), "side")
     t.wait(t.record("side"))
     deps, end = t.program().deps, t.issued
     assert deps[first] == (gathered - end,)
@@ -365,12 +365,12 @@ def test_a_wait_at_the_end_of_a_step_holds_in_the_next() -> None:
 def test_what_is_taken_back_waits_for_nothing_and_leaves_its_waits() -> None:
     """A wait made before the last saved tensor holds for what is issued instead; one made after it is gone."""
     t = tape()
-    side = t.launch(Kernel("fill", (1,)), "side")
+    side = t.launch(Kernel("aten fill", (1,)), "side")
     t.wait(t.record("side"))
     t.saves()
-    t.launch(Kernel("fill", (2,)))
-    t.launch(Kernel("fill", (3,)), "side")
+    t.launch(Kernel("aten fill", (2,)))
+    t.launch(Kernel("aten fill", (3,)), "side")
     t.wait(t.record("side"))
     t.forget()
-    again = t.launch(Kernel("fill", (4,)))
+    again = t.launch(Kernel("aten fill", (4,)))
     assert t.program().deps[again] == (side,)

@@ -29,12 +29,12 @@ OVERHEAD = 4.0e-6  # s, event pair and cold cache around memory-bound kernels; m
 FITTED = ("gemm", "attention_fwd", "attention_bwd")
 # Its transpose is of a whole matrix, four times as slow as the transposes of heads that a step makes: not used.
 OPS = {
-    "gelu": "gelu",
-    "to_fp32": "cast",
+    "gelu": "aten gelu",
     "sum": "sum",
-    "layer_norm": "layer_norm_fwd",
-    "softmax": "softmax",
+    "layer_norm": "aten native_layer_norm",
+    "softmax": "aten _softmax",
 }
+ROWS = ("aten native_layer_norm", "aten _softmax")
 DTYPES = {
     "bfloat16": "bf16",
     "float16": "fp16",
@@ -45,7 +45,7 @@ DTYPES = {
 TRACE_NOISE = 0.01  # relative; traces of one shape differ by 1-2 %
 OVERLAPPED_NOISE = 0.05
 # The loss gathers one logit per row: how long that takes depends on the targets (two traces of a shape: up to 20 %).
-SCATTERED = {"nll_loss_fwd": 0.15, "nll_loss_bwd": 0.10}
+SCATTERED = {"aten nll_loss_forward": 0.15}
 
 
 def trace_rows(calls: Mapping[str, Sequence[Call]]) -> list[Row]:
@@ -134,10 +134,11 @@ def _kernel(record: dict[str, object]) -> Kernel | None:
         return Kernel(f"attention_{get('dir')}", shape)
     if get("kind") == "memory" and get("op") in OPS:
         elements, op = int(record["elements"]), OPS[str(get("op"))]  # type: ignore[call-overload]
-        if op in ("layer_norm_fwd", "softmax"):
+        moved = float(record["bytes_moved"])  # type: ignore[arg-type]
+        if op in ROWS:
             columns = min(elements, 4096)
-            return Kernel(op, (elements // columns, columns))
-        return Kernel(op, (elements,), bytes=float(record["bytes_moved"]))  # type: ignore[arg-type]
+            return Kernel(op, (elements // columns, columns), bytes=moved)
+        return Kernel(op, (elements,), bytes=moved)
     return None
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 from prestep.validation.formats.kineto_kinds import Event, classify
 
 INNER_GAP = 1.6e-6  # s, between kernels of one operation; measured: mean of back-to-back gaps in 1b-single-b2
@@ -24,7 +24,10 @@ APART = (
     "attention_fwd",
     "attention_bwd",
 )  # workloads launch the memset of these themselves
-HALVED = ("rms_norm_bwd", "layer_norm_bwd")
+HALVED = (
+    f"{PREFIX}_fused_rms_norm_backward",
+    f"{PREFIX}native_layer_norm_backward",
+)
 
 
 @dataclass(frozen=True)
@@ -89,25 +92,9 @@ def _by_operation(
 
 
 def _split(op: Event, parts: list[Event]) -> list[tuple[Kernel, list[Event]]]:
-    """The kernels of one operation; a convolution's backward is two, data gradient first (the image needs none)."""
-    if op["name"] != "aten::convolution_backward":
-        kernel = classify(op, parts)
-        return [] if kernel is None else _without_memset(kernel, parts)
-    _, (n, c, h, w), (k, _, r, s) = op["args"]["Input Dims"][:3]
-    stride = json.loads(op["args"]["Concrete Inputs"][4])[0]
-    shape = (n, c, h, w, k, r, s, stride)
-    is_image = c < 8
-    cut = 0 if is_image else 1 + _first_that_computes(parts)
-    halves = (
-        (Kernel("conv_dgrad", shape), parts[:cut]),
-        (Kernel("conv_wgrad", shape), parts[cut:]),
-    )
-    return [(kernel, half) for kernel, half in halves if half]
-
-
-def _first_that_computes(parts: list[Event]) -> int:
-    """Place of the first kernel that is no memset."""
-    return next(at for at, part in enumerate(parts) if "Memset" not in part["name"])
+    """The kernels of one operation."""
+    kernel = classify(op, parts)
+    return [] if kernel is None else _without_memset(kernel, parts)
 
 
 def _without_memset(
@@ -117,10 +104,7 @@ def _without_memset(
     if kernel.kind in APART and len(parts) > 1 and "Memset" in parts[0]["name"]:
         return [(Kernel("memset", (4,), bytes=4.0), parts[:1]), (kernel, parts[1:])]
     if kernel.kind in HALVED and len(parts) == 2:
-        halves = (
-            replace(kernel, kind=f"{kernel.kind}_{half}")
-            for half in ("input", "weight")
-        )
+        halves = (replace(kernel, layout=part) for part in ("untrained", "weights"))
         return [
             (kernel, parts),
             *((half, [part]) for half, part in zip(halves, parts, strict=True)),

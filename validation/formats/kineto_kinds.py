@@ -7,7 +7,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.costs.kinds import ROW_PASSES
+from prestep.sim.graph.kernel import PREFIX, Kernel
 from prestep.validation.formats.kineto_fused import fused_kernel
 
 SIZES = {
@@ -52,25 +53,35 @@ def _attention(op: Event, kind: str) -> Kernel:
     return Kernel(kind, (batch, heads, kv_heads, seq, dim))
 
 
-def _conv(op: Event, kind: str) -> Kernel | None:
-    (n, c, h, w), (k, _, r, s) = op["args"]["Input Dims"][:2]
-    stride = json.loads(op["args"]["Concrete Inputs"][3])[0]
-    return Kernel(kind, (n, c, h, w, k, r, s, stride))
+def _convolution(op: Event, passes: int) -> Kernel | None:
+    """Pictures whose channels lie last; backward one pass for the image, which needs none, and one for the filter."""
+    at = passes - 1  # the gradient comes first
+    dims, numbers = op["args"]["Input Dims"], op["args"]["Concrete Inputs"]
+    (n, c, h, w), (k, _, r, s) = dims[at : at + 2]
+    stride = json.loads(numbers[3 + at])[0]
+    if passes == 2 and c < IMAGE:
+        passes = 1
+    pixels = n * -(-h // stride) * -(-w // stride)
+    flops = 2.0 * passes * pixels * k * c * r * s
+    moved = 2.0 * passes * (n * c * h * w + pixels * k + k * c * r * s)
+    shape, layout = (n, c, h, w, k, r, s, stride, 1), "channels_last"
+    name = op["name"].removeprefix("aten::").removeprefix("cudnn_")
+    return Kernel(PREFIX + name, shape, "bf16", layout, moved, flops)
 
 
-def _rows(op: Event, kind: str) -> Kernel:
+def _rows(op: Event) -> Kernel:
     dims = op["args"]["Input Dims"][0]
-    return Kernel(kind, (math.prod(dims[:-1]), dims[-1]))
+    shape = math.prod(dims[:-1]), dims[-1]
+    name = op["name"].removeprefix("aten::")
+    return Kernel(PREFIX + name, shape)
 
 
 def _flat(
-    kind: str, elements: int, per_element: float, layout: str = ""
+    name: str, elements: int, per_element: float, layout: str = ""
 ) -> Kernel | None:
-    return (
-        Kernel(kind, (elements,), "bf16", layout, bytes=elements * per_element)
-        if elements
-        else None
-    )
+    moved = elements * per_element
+    kernel = Kernel(PREFIX + name, (elements,), "bf16", layout, bytes=moved)
+    return kernel if elements else None
 
 
 def _elementwise(op: Event, names: list[str]) -> Kernel | None:
@@ -79,10 +90,10 @@ def _elementwise(op: Event, names: list[str]) -> Kernel | None:
     dims, types, kernel = op["args"]["Input Dims"], op["args"]["Input type"], names[-1]
     elements, size = _elements(dims[0]), SIZES.get(types[0], 2)
     if types[0] == "long int" and name == "add":  # batches that a norm has seen
-        return Kernel(name, (elements,), "int64", bytes=16.0 * elements)
+        return Kernel(f"{PREFIX}add", (elements,), "int64", bytes=16.0 * elements)
     if name in ("add", "sub"):
         same = _is_vectorized(kernel) and len(dims) > 1 and dims[0] == dims[1]
-        return _flat("add", elements, 3 * size) if same else None
+        return _flat(name, elements, 3 * size) if same else None
     if name == "mul":
         return _product(dims, kernel, size)
     return _moved(name, kernel, elements, size) or _of_one(name, kernel, elements, size)
@@ -100,7 +111,7 @@ def _moved(name: str, kernel: str, elements: int, size: int) -> Kernel | None:
     if name == "fill":
         return _flat("fill", elements, size)
     if name == "cat":
-        layout = "strided" if "CatArrayBatchedCopy<" in kernel else ""
+        layout = "strided" if "CatArrayBatchedCopy<" in kernel else "inner"
         return _flat("cat", elements, 2 * SIZES["c10::BFloat16"], layout)
     return None
 
@@ -129,7 +140,7 @@ def _product(dims: Any, kernel: str, size: int) -> Kernel | None:
 
 def _copy(kernel: str, count: int, size: int) -> Kernel | None:
     if "HtoD" in kernel:
-        return _flat("copy_h2d", count, size)
+        return Kernel("copy_h2d", (count,), bytes=float(count * size))
     plain = "Memcpy" in kernel or _is_vectorized(kernel)
     return _flat("copy", count, 2 * size, "" if plain else "strided")
 
@@ -159,87 +170,69 @@ ONE_INPUT = {
 DERIVATIVES = ("silu_backward", "gelu_backward", "threshold_backward")
 
 
-def _loss(op: Event, kind: str) -> Kernel:
+def _looked_up(op: Event) -> Kernel | None:
+    """Rows of a table, which a lookup gathers, or a number of each row."""
     dims = op["args"]["Input Dims"]
-    tokens, vocab = dims[1] if kind == "nll_loss_bwd" else dims[0]
-    return Kernel(kind, (tokens, vocab))
-
-
-def _embedding(op: Event, kind: str) -> Kernel | None:
-    """Rows of a table; a gather of few columns is none of an embedding."""
-    dims, args = op["args"]["Input Dims"], op["args"]
-    if kind == "embedding_bwd":
-        vocabulary = int(args["Concrete Inputs"][2])
-        return Kernel(kind, (_elements(dims[1]), dims[0][-1], vocabulary))
     if len(dims) < 3 or dims[2] == []:
         return None
-    if dims[2][-1] < 64:
-        return _flat("gather", _elements(dims[2]), 4)
-    return Kernel(kind, (dims[2][0], dims[2][1], dims[0][0]))
+    count, width = (*dims[2], 1)[:2]
+    if width >= ROW:
+        shape = count, width, dims[0][0]
+        return Kernel(f"{PREFIX}embedding", shape, bytes=4.0 * count * width)
+    return Kernel(f"{PREFIX}gather", (count * width, 1), bytes=12.0 * count * width)
 
 
-def _image(op: Event, kind: str) -> Kernel:
-    """A normalization or pooling of images."""
-    dims = op["args"]["Input Dims"][1 if kind == "maxpool_bwd" else 0]
-    elements = math.prod(dims)
-    by_channel = kind.startswith("batchnorm")
-    return Kernel(kind, (elements, dims[1]) if by_channel else (elements,))
+def _picked(op: Event) -> Kernel:
+    """The score of each row's class, by one block of threads."""
+    tokens, classes = op["args"]["Input Dims"][0]
+    return Kernel(f"{PREFIX}nll_loss_forward", (tokens, classes), bytes=40.0 * tokens)
 
 
-def _reduce(op: Event, kind: str) -> Kernel | None:
-    """A sum or mean, of rows where it is over the last axis alone."""
+def _channels(op: Event, passes: int) -> Kernel:
+    """A normalization of pictures whose channels lie last."""
+    dims = op["args"]["Input Dims"][0]
+    name, shape = op["name"].removeprefix("aten::"), (math.prod(dims), dims[1])
+    moved = 2.0 * passes * shape[0]
+    return Kernel(PREFIX + name, shape, layout="channels_last", bytes=moved)
+
+
+def _sum(op: Event) -> Kernel | None:
+    """A sum of all elements, or of each row."""
     dims, args = op["args"]["Input Dims"][0], op["args"]
-    if len(dims) == 4:
-        return _image(op, "avgpool")
-    dtype = args["Input type"][0]
+    dtype, elements = args["Input type"][0], math.prod(dims)
     axes = args["Concrete Inputs"][1] or "[]"
     last = [len(dims) - 1], [-1]
     by_row = len(dims) > 1 and json.loads(axes) in last and dims[-1] > 1
-    elements = math.prod(dims)
-    moved = float(elements * SIZES[dtype])
-    layout = "row" if by_row else ""
-    return Kernel(kind, (elements,), DTYPES.get(dtype, "bf16"), layout, bytes=moved)
+    layout, moved = "row" if by_row else "", float(elements * SIZES[dtype])
+    return Kernel("sum", (elements,), DTYPES.get(dtype, "bf16"), layout, bytes=moved)
 
 
+def _errors(op: Event, at: int, each: int) -> Kernel | None:
+    """Squared errors: so many bytes an element."""
+    name = op["name"].removeprefix("aten::")
+    return _flat(name, _elements(op["args"]["Input Dims"][at]), each)
+
+
+#: Channels of a picture that is the input, and elements of the narrowest row of a table of words.
+IMAGE, ROW = 8, 64
 TABLE: dict[str, Callable[[Event], Kernel | None]] = {
     "aten::mm": lambda op: _gemm(op, 0),
     "aten::addmm": lambda op: _gemm(op, 1),
     "aten::_cudnn_attention_forward": lambda op: _attention(op, "attention_fwd"),
     "aten::_cudnn_attention_backward": lambda op: _attention(op, "attention_bwd"),
-    "aten::_fused_rms_norm": lambda op: _rows(op, "rms_norm_fwd"),
-    "aten::_fused_rms_norm_backward": lambda op: _rows(op, "rms_norm_bwd"),
-    "aten::_softmax": lambda op: _rows(op, "softmax"),
-    "aten::_softmax_backward_data": lambda op: _rows(op, "softmax"),
-    "aten::_log_softmax": lambda op: _loss(op, "log_softmax_fwd"),
-    "aten::_log_softmax_backward_data": lambda op: _loss(op, "log_softmax_bwd"),
-    "aten::nll_loss_forward": lambda op: _loss(op, "nll_loss_fwd"),
-    "aten::nll_loss_backward": lambda op: _loss(op, "nll_loss_bwd"),
-    "aten::gather": lambda op: _embedding(op, "embedding_fwd"),
-    "aten::embedding_dense_backward": lambda op: _embedding(op, "embedding_bwd"),
+    **dict.fromkeys((kind.replace(PREFIX, "aten::") for kind in ROW_PASSES), _rows),
+    "aten::nll_loss_forward": _picked,
+    "aten::gather": _looked_up,
     "aten::_chunk_cat": lambda op: _fsdp(op, "chunk_cat"),
     "aten::split_with_sizes_copy": lambda op: _fsdp(op, "split_with_sizes_copy"),
     "aten::_foreach_copy_": lambda op: _fsdp(op, "foreach_copy"),
-    "aten::cudnn_convolution": lambda op: _conv(op, "conv_fwd"),
-    "aten::native_batch_norm": lambda op: _image(op, "batchnorm_fwd"),
-    "aten::native_batch_norm_backward": lambda op: _image(op, "batchnorm_bwd"),
-    "aten::max_pool2d_with_indices": lambda op: _image(op, "maxpool_fwd"),
-    "aten::max_pool2d_with_indices_backward": lambda op: _image(op, "maxpool_bwd"),
-    "aten::mean": lambda op: _reduce(op, "sum"),
-    "aten::mse_loss": lambda op: _flat(
-        "mse_loss", _elements(op["args"]["Input Dims"][0]), 6
-    ),
-    "aten::mse_loss_backward": lambda op: _flat(
-        "mse_backward", _elements(op["args"]["Input Dims"][1]), 8
-    ),
-    "aten::scatter_add_": lambda op: _flat(
-        "scatter_add", _elements(op["args"]["Input Dims"][3]), 12
-    ),
-    "aten::native_layer_norm": lambda op: _rows(op, "layer_norm_fwd"),
-    "aten::native_layer_norm_backward": lambda op: _rows(op, "layer_norm_bwd"),
-    "aten::index_add": lambda op: _flat(
-        "index_add", _elements(op["args"]["Input Dims"][3]), 6
-    ),
-    "aten::sum": lambda op: _reduce(op, "sum"),
+    "aten::cudnn_convolution": lambda op: _convolution(op, 1),
+    "aten::convolution_backward": lambda op: _convolution(op, 2),
+    "aten::native_batch_norm": lambda op: _channels(op, 2),
+    "aten::native_batch_norm_backward": lambda op: _channels(op, 3),
+    "aten::mse_loss": lambda op: _errors(op, 0, 6),
+    "aten::mse_loss_backward": lambda op: _errors(op, 1, 8),
+    "aten::sum": _sum,
 }
 
 

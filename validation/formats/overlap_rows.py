@@ -10,7 +10,7 @@ from typing import Any
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs.interference import BUNDLED
 from prestep.sim.errors import InputError, unknown
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 from prestep.validation.formats.records import seconds, whole
 from prestep.validation.formats.usual import COLLECTIVES
 
@@ -78,4 +78,5 @@ def _kernel(compute: str, where: str) -> Kernel:
     size = re.match(r"2\^(\d{1,2})(?!\d)|([1-9]\d{0,15})(?!\d)", rest)
     elements = 1 if size is None else 2 ** int(size[1]) if size[1] else int(size[2])
     # Its time is the row's; kind and size say how it disturbs a collective, and is disturbed.
-    return Kernel(kind if kind in BUNDLED.factor else "add", (elements,))
+    name = kind if kind in BUNDLED.factor else "add"
+    return Kernel(PREFIX + name, (elements,), bytes=6.0 * elements)

@@ -130,4 +130,4 @@ def _exchange_heads(t: Tape, sizes: Sequence[float], group: Group) -> None:
     """Tensors of so many bytes, each by an all-to-all of its own and a pass that puts it in order."""
     all_to_all(t, group, sizes, HOST)
     for size in sizes:
-        t.launch(Kernel("copy", (int(size) // 2,), bytes=2 * size))
+        t.launch(Kernel("aten copy", (int(size) // 2,), bytes=2 * size))

@@ -208,7 +208,7 @@ class Ring:
     # -- what travels ---------------------------------------------------------------------------
     def _ordered(self, t: Tape, s: Shapes) -> None:
         """Values, a view of their projection, are made contiguous; keys are."""
-        self._launch(t, s.values, 2.0 * s.values * s.itemsize, "copy", "strided")
+        self._launch(t, s.values, 2.0 * s.values * s.itemsize, "aten copy", "strided")
 
     def _buffer(self, t: Tape, s: Shapes) -> Tensor:
         """Where keys and values arrive: of all ranks, or of the next and the current step."""
@@ -217,7 +217,7 @@ class Ring:
 
     def _send_keys(self, t: Tape, s: Shapes, step: int) -> bool:
         """Sends keys and values of the next step, of which an all-gather brings those of all steps at once."""
-        self._launch(t, s.both, 2 * s.travelling, "cat")
+        self._launch(t, s.both, 2 * s.travelling, "aten cat")
         if self.rotation == "alltoall":
             self._send(t, s.travelling)
             return True
@@ -268,7 +268,7 @@ def _ways(
     Tokens of one sample arrive in order; heads do not, nor do those of several.
     """
     count, itemsize = round(size / x.itemsize), x.itemsize
-    copy = Kernel("copy", (count,), layout="strided", bytes=2 * size)
+    copy = Kernel("aten copy", (count,), layout="strided", bytes=2 * size)
 
     def order() -> None:
         t.cpu("elementwise_nograd")

@@ -136,11 +136,11 @@ def whole_groups(t: Tape, y: Tensor, heads: Heads, s: Shard) -> Tensor:
     gather(t, y, s.group)
     width = (heads.queries + 2 * heads.keys) * heads.dim
     own = t.empty((*y.shape[:-1], width), y.itemsize)
-    t.launch(Kernel("copy", (own.elements,), bytes=2 * own.size))
+    t.launch(Kernel("aten copy", (own.elements,), bytes=2 * own.size))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         whole = t.empty((*y.shape[:-1], y.shape[-1] * s.group.size), y.itemsize)
-        t.launch(Kernel("copy", (whole.elements,), bytes=g.size + size))
+        t.launch(Kernel("aten copy", (whole.elements,), bytes=g.size + size))
         reduce(t, whole, s.group, sequence=True)
         return [t.empty(y.shape, y.itemsize)]
 
@@ -181,7 +181,7 @@ def flash_attention(
         attend(t, "bwd", heads, s)
         grad = t.empty(qkv.shape, qkv.itemsize)
         if joins:
-            t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
+            t.launch(Kernel("aten cat", (grad.elements,), bytes=2 * grad.size))
         return [grad]
 
     return t.apply(y, [qkv], backward)

@@ -91,14 +91,14 @@ def unfused_attention(
     scores = _Scores.of(heads, s)
     saved = scores.forward(t, qkv.itemsize)
     y = t.empty((*qkv.shape[:-1], heads.queries * heads.dim), qkv.itemsize)
-    t.launch(Kernel("copy", (y.elements,), layout="strided"))
+    t.launch(Kernel("aten copy", (y.elements,), layout="strided", bytes=2 * y.size))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         _ = (g, saved)
         scores.backward(t)
         grad = t.empty(qkv.shape, qkv.itemsize)
         if joins:
-            t.launch(Kernel("cat", (grad.elements,), bytes=2 * grad.size))
+            t.launch(Kernel("aten cat", (grad.elements,), bytes=2 * grad.size))
         return [grad]
 
     return t.apply(y, [qkv], backward)

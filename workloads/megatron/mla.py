@@ -119,7 +119,7 @@ class LatentAttention(Module):
             _ = (g, saved)
             self._backward_kernels(t)
             grads: list[Tensor | None] = [t.empty(x.shape, x.itemsize) for x in inputs]
-            t.launch(Kernel("cat", (k.elements,), bytes=2 * k.size))
+            t.launch(Kernel("aten cat", (k.elements,), bytes=2 * k.size))
             return grads
 
         return t.apply(y, inputs, backward)

@@ -30,7 +30,7 @@ def select(t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     copies, tokens = prod(shape), x.elements
     forward = [Kernel("fused", (copies,), bytes=4.0 * copies)]
     backward = [
-        Kernel("fill", (tokens,), bytes=2.0 * tokens),
+        Kernel("aten fill", (tokens,), bytes=2.0 * tokens),
         Kernel("index_add", (copies,)),
     ]
     return _permuted(t, x, shape, forward, backward)
@@ -41,7 +41,7 @@ def scatter(t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor:
     copies, tokens = x.elements, prod(shape)
     forward = [
         Kernel("fused", (copies,), bytes=4.0 * copies),
-        Kernel("fill", (tokens,), bytes=2.0 * tokens),
+        Kernel("aten fill", (tokens,), bytes=2.0 * tokens),
         Kernel("scatter_add", (copies,)),
     ]
     backward = [

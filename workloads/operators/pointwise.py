@@ -32,7 +32,10 @@ WRITING = frozenset(("bernoulli_", "normal_", "uniform_", "random_", "exponentia
 
 
 def elementwise(operation: Operation) -> tuple[Kernel, ...]:
-    """One kernel over the elements of the result; in place is like out of place."""
+    """One kernel over the elements of the result; in place is like out of place.
+
+    "number" where a single number on the GPU stands beside them: it is read again for each, and nothing in vectors.
+    """
     writes = operation.results or (first(operation),)
     name = base(operation)
     reads = () if name in WRITING else _tensors(operation, writes[0])
@@ -41,6 +44,8 @@ def elementwise(operation: Operation) -> tuple[Kernel, ...]:
     count = writes[0].elements
     if not count:
         return ()
+    if count > 1 and any(x.elements == 1 for x in on_gpu(operation.operands)):
+        layout = layout or "number"
     return launched(operation, (count,), layout, kind=name.removesuffix("_"), size=size)
 
 

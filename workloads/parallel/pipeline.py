@@ -271,7 +271,7 @@ class Pipeline:
         shape = (len(outputs) * one.shape[0], *one.shape[1:])
         merged = self.t.empty(shape, one.itemsize)
         self.t.cpu("elementwise")
-        self.t.launch(Kernel("cat", (merged.elements,), bytes=2 * merged.size))
+        self.t.launch(Kernel("aten cat", (merged.elements,), bytes=2 * merged.size))
         return merged
 
 

@@ -129,7 +129,7 @@ class TensorParallel(BlockParallel):
             return self._all_reduce(t, y)
         b, s, h = y.shape
         if not t.traces or b > 1:  # a compiler sends one sample's tokens as they lie
-            t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
+            t.launch(Kernel("aten copy", (y.elements,), bytes=2 * y.size))
         copy = t.empty(y.shape, y.itemsize)
         begin(t, "reduce_scatter", y.size, self.group)
         out = t.empty((b, s // self.group.size, h), y.itemsize)
@@ -139,7 +139,7 @@ class TensorParallel(BlockParallel):
 
     def _all_reduce(self, t: Tape, y: Tensor) -> Tensor:
         if not t.traces:  # a compiler sums in place
-            t.launch(Kernel("copy", (y.elements,), bytes=2 * y.size))
+            t.launch(Kernel("aten copy", (y.elements,), bytes=2 * y.size))
         out = t.empty(y.shape, y.itemsize)
         exchange(t, "all_reduce", y.size, self.group)
         return out
@@ -152,7 +152,7 @@ class TensorParallel(BlockParallel):
             return out
         # Part after part: torch.cat puts them beside each other for every sample (_functional_collectives.py).
         t.cpu("elementwise_nograd")
-        t.launch(Kernel("cat", (out.elements,), bytes=2 * out.size))
+        t.launch(Kernel("aten cat", (out.elements,), bytes=2 * out.size))
         return t.empty(out.shape, out.itemsize)
 
     def enter(self, t: Tape, x: Tensor) -> Tensor:
@@ -185,13 +185,13 @@ class TensorParallel(BlockParallel):
         out = t.empty((*rows, width * self.group.size), x.itemsize)
         exchange(t, "all_gather", out.size, self.group)
         t.cpu("elementwise_nograd")
-        t.launch(Kernel("cat", (out.elements,), bytes=2 * out.size))
+        t.launch(Kernel("aten cat", (out.elements,), bytes=2 * out.size))
         out = t.empty(out.shape, out.itemsize)
 
         def backward(g: Tensor) -> list[Tensor | None]:
             t.cpu("dtensor_backward")
             part = t.empty((*rows, width), g.itemsize)
-            t.launch(Kernel("copy", (part.elements,), bytes=2 * part.size))
+            t.launch(Kernel("aten copy", (part.elements,), bytes=2 * part.size))
             return [part]
 
         return t.apply(out, [x], backward)
@@ -208,7 +208,7 @@ class TensorParallel(BlockParallel):
     def _split(self, t: Tape, x: Tensor) -> Tensor:
         b, s, h = x.shape
         out = t.empty((b, s // self.group.size, h), x.itemsize)
-        t.launch(Kernel("copy", (out.elements,), bytes=2 * out.size))
+        t.launch(Kernel("aten copy", (out.elements,), bytes=2 * out.size))
         return out
 
     def feed_forward(  # type: ignore[no-untyped-def]
@@ -274,7 +274,9 @@ class Asynchronous(TensorParallel):
     ) -> tuple[Tensor, Tensor]:
         """All ranks' `x`, and its product with a weight of `sizes` (inner, outer), a rank's rows after another's."""
         (b, s, h), (k, n) = x.shape, sizes
-        t.launch(Kernel("copy", (x.elements,), bytes=2 * x.size))  # into shared memory
+        t.launch(
+            Kernel("aten copy", (x.elements,), bytes=2 * x.size)
+        )  # into shared memory
         whole = t.empty((b, s * self.group.size, h), x.itemsize)
         rows = whole.elements // k
         product = _product(t, n, k, layout)

@@ -87,7 +87,7 @@ class DistributedDataParallel:
             return
         t = self.t
         t.cpu("ddp_hook")
-        launch_elementwise(t, "div", p.elements, 2 * p.stored_size)
+        launch_elementwise(t, "aten div", p.elements, 2 * p.stored_size)
         if self.view:
             p.grad = Tensor(None, p.shape, p.stored)  # its memory is the bucket's
         self.filling.add(p, p.stored_size)
@@ -107,7 +107,7 @@ class DistributedDataParallel:
         self.t.wait(self.t.record(self.stream))
         if not self.view:
             for p in self.parameters:
-                launch_elementwise(self.t, "copy", p.elements, 2 * p.stored_size)
+                launch_elementwise(self.t, "aten copy", p.elements, 2 * p.stored_size)
 
 
 def wrap(
@@ -151,4 +151,4 @@ def reduce_each(
         t.wait(t.record(stream))
         if average:
             t.cpu("elementwise_nograd")
-            t.launch(Kernel("div", (p.elements,), bytes=2 * size))
+            t.launch(Kernel("aten div", (p.elements,), bytes=2 * size))

@@ -79,7 +79,7 @@ def _store(part: Part, earlier: bool) -> Iterable[Kernel]:
     if part.kept != part.reduced:
         n = int(part.gradient / part.narrow / part.ranks)
         moved = (part.kept + part.reduced) / part.ranks
-        yield Kernel("copy", (n,), bytes=moved)
+        yield Kernel("aten copy", (n,), bytes=moved)
 
 
 def _cast_flat(part: Part) -> Iterable[Kernel]:
@@ -92,7 +92,7 @@ def _scale_flat(part: Part, summed: bool) -> Iterable[Kernel]:
     n = part.elements
     if part.reduced != part.gradient:
         yield Kernel("fused", (n,), bytes=6.0 * n)
-    yield Kernel("div", (n,), bytes=2.0 * part.reduced)
+    yield Kernel("aten div", (n,), bytes=2.0 * part.reduced)
 
 
 def _store_flat(part: Part, earlier: bool) -> Iterable[Kernel]:

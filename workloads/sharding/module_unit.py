@@ -131,7 +131,7 @@ class ModuleUnit(ShardedUnit):
         self.fetch(self.part, t.stream)
         self.whole = self.unpacked()
         for p in self.parameters:
-            t.launch(Kernel("copy", (p.elements,), bytes=2 * p.size))
+            t.launch(Kernel("aten copy", (p.elements,), bytes=2 * p.size))
 
     def unpacked(self) -> list[Storage]:
         """Views of the gathered flat parameter, or tensors apart, without those that are used in 8 bits."""
@@ -208,7 +208,7 @@ class ModuleUnit(ShardedUnit):
             self.policy.flat and self.trained
         ):  # autograd concatenates gradients of views
             part = self.part
-            self.t.launch(Kernel("cat", (part.elements,), bytes=2 * part.full))
+            self.t.launch(Kernel("aten cat", (part.elements,), bytes=2 * part.full))
         # Whatever forward passes keep, a backward pass frees, unless it is told not to (set_reshard_after_backward).
         if self.reduces or not self.flow.keeps:
             self.free()
@@ -247,7 +247,7 @@ class ModuleUnit(ShardedUnit):
             self.sums = storages(self.t.memory, sizes, "gradients")
         for p in fresh:
             moved = p.size * (1.0 + wide * (1 if begins else 2))
-            self.t.launch(Kernel("add", (p.elements,), bytes=moved))
+            self.t.launch(Kernel("aten add", (p.elements,), bytes=moved))
             p.grad = None
 
     def _reduce(self) -> None:
@@ -288,7 +288,7 @@ class ModuleUnit(ShardedUnit):
             t, stream = self.t, self.policy.streams.reduce
             t.wait(t.record(), stream)
             elements = int(part.gradient / part.narrow)
-            t.launch(Kernel("copy", (elements,), bytes=2 * part.reduced), stream)
+            t.launch(Kernel("aten copy", (elements,), bytes=2 * part.reduced), stream)
         return super().scatter(part)
 
     def _add_shards(self, stream: str) -> None:
@@ -298,7 +298,7 @@ class ModuleUnit(ShardedUnit):
             new = Storage(t.memory, part.kept / part.ranks, "gradients")
         for p in self.trained:
             n = -(-p.elements // part.ranks)
-            t.launch(Kernel("add", (n,), bytes=3.0 * p.stored * n), stream)
+            t.launch(Kernel("aten add", (n,), bytes=3.0 * p.stored * n), stream)
         del new
 
     def _send_gradients(self, host: HostMemory, stream: str) -> None:

@@ -367,4 +367,4 @@ class Partitioned(Replicated):
 
 def zeroed(elements: int, wide: int) -> Kernel:
     """A buffer of so many gradients is zeroed."""
-    return Kernel("fill", (elements,), bytes=float(wide * elements))
+    return Kernel("aten fill", (elements,), bytes=float(wide * elements))

@@ -137,7 +137,7 @@ class ZeroPartitions:
         self._set_up_buckets()
         self.filling.make_room(p.elements)
         if p.elements <= self.bucket:
-            launch_elementwise(t, "copy", p.elements, 2.0 * p.size)
+            launch_elementwise(t, "aten copy", p.elements, 2.0 * p.size)
             p.grad = None  # what is left of it is in the bucket
         self.filling.add(p, p.elements)
 
@@ -153,7 +153,7 @@ class ZeroPartitions:
         size = float(n * t.itemsize)
         t.wait(t.record(), STREAM)
         t.cpu("zero_bucket")
-        t.launch(Kernel("div", (n,), bytes=2.0 * size), STREAM)
+        t.launch(Kernel("aten div", (n,), bytes=2.0 * size), STREAM)
         if self.group.size > 1:
             self.group.collective(t, "all_reduce", size, STREAM, in_place=True)
         for p in members:
@@ -173,7 +173,7 @@ class ZeroPartitions:
                 self.t.memory, float(self.t.itemsize * self.own), "gradients"
             )
         size = 2.0 * self.t.itemsize * part
-        self.t.launch(Kernel("copy", (part,), bytes=size), STREAM)
+        self.t.launch(Kernel("aten copy", (part,), bytes=size), STREAM)
 
     def _send(self, host: HostMemory, part: int, tensors: int) -> None:
         """This rank's part of so many tensors goes to the host, whose sum over microbatches is fetched and added to."""
@@ -197,7 +197,7 @@ class ZeroPartitions:
     def _add(self, n: int) -> None:
         """One tensor of so many elements added to another."""
         self.t.cpu("elementwise_nograd")
-        self.t.launch(Kernel("add", (n,), bytes=3.0 * self.t.itemsize * n))
+        self.t.launch(Kernel("aten add", (n,), bytes=3.0 * self.t.itemsize * n))
 
     def _read(self, n: int, size: float) -> None:
         """A reduction to a number of so many elements of `size` bytes."""
@@ -262,7 +262,8 @@ class ZeroPartitions:
     def _adam(self, n: int) -> None:
         """PyTorch's fused kernel over so many elements in fp32."""
         self.t.cpu("optimizer_step")
-        self.t.launch(Kernel("adamw", (n * ADAM // 14, 1)))
+        size = float(ADAM * n)
+        self.t.launch(Kernel("aten _fused_adamw_", (1, n), layout="4", bytes=size))
 
     def _over(self, n: int, operation: Operation) -> None:
         """One of ATen's operations, whose times were measured, over so many elements."""
@@ -296,7 +297,7 @@ class ZeroPartitions:
         """So many kernels over single numbers."""
         for _ in range(count):
             self.t.cpu("elementwise_nograd")
-            self.t.launch(Kernel("add", (1,), bytes=8.0))
+            self.t.launch(Kernel("aten add", (1,), bytes=8.0))
 
     def _gather(self) -> None:
         """Updated parameters in buckets; the next step waits for them."""

@@ -205,7 +205,7 @@ class ShardedParameters(ZeroPartitions):
         """A kernel that copies so many bytes, on the current stream."""
         t = self.t
         t.cpu("elementwise_nograd")
-        t.launch(Kernel("copy", (int(size / t.itemsize),), bytes=2.0 * size))
+        t.launch(Kernel("aten copy", (int(size / t.itemsize),), bytes=2.0 * size))
 
     # -- gradients --------------------------------------------------------------------------------
     def _ready(self, p: Tensor) -> None:
@@ -241,7 +241,7 @@ class ShardedParameters(ZeroPartitions):
 
     def _divide(self, n: int) -> None:
         self.t.cpu("elementwise_nograd")
-        self.t.launch(Kernel("div", (n,), bytes=2.0 * self.t.itemsize * n))
+        self.t.launch(Kernel("aten div", (n,), bytes=2.0 * self.t.itemsize * n))
 
     def _add_up(self, p: Tensor) -> None:
         """This rank's part of a gradient: the step's first is copied, later ones are added."""

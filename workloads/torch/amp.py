@@ -41,7 +41,7 @@ class Autocast:
             if len(p.shape) < 2 or p.stored == p.itemsize or p.name in LOOKED_UP:
                 continue
             t.cpu("elementwise_nograd")
-            t.launch(Kernel("copy", (p.elements,), bytes=p.size + p.stored_size))
+            t.launch(Kernel("aten copy", (p.elements,), bytes=p.size + p.stored_size))
             if p.requires_grad:
                 self.copies[p].append(Storage(t.memory, p.size, "buffers"))
 
@@ -54,7 +54,7 @@ class Autocast:
 def scale(t: Tape) -> None:
     """The loss times the scale."""
     t.cpu("elementwise")
-    t.launch(Kernel("mul", (1,), bytes=3 * NUMBER))
+    t.launch(Kernel("aten mul", (1,), bytes=3 * NUMBER))
 
 
 @dataclass(frozen=True)

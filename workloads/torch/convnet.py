@@ -32,12 +32,13 @@ class ConvNorm(Module):
         super().__init__()
         self.stride = stride
         self.conv = self.add(t, outputs, inputs, kernel, kernel, name="conv")
+        C.channels_last(self.conv)
         self.weight = self.add(t, outputs, name="norm.weight")
         self.bias = self.add(t, outputs, name="norm.bias")
         self.statistics = C.Statistics(
             t.empty((outputs,), 2, "buffers"),
             t.empty((outputs,), 2, "buffers"),
-            t.empty((1,), C.INDEX, "buffers"),
+            t.empty((), C.INDEX, "buffers"),
         )
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
@@ -50,13 +51,11 @@ class Bottleneck(Module):
     """1x1 down, 3x3, 1x1 up, added to the input (projected where its shape differs)."""
 
     def __init__(
-        self, t: Tape, index: int, inputs: int, width: int, stride: int, last: bool
+        self, t: Tape, index: int, inputs: int, width: int, stride: int
     ) -> None:
         super().__init__()
         outputs = EXPANSION * width
         self.index = index
-        # Behind the last block the gradient comes from the mean, in another memory format.
-        self.layout = "strided" if last else ""
         sizes = (inputs, width, 1), (width, width, 3, stride), (width, outputs, 1)
         self.convs = [ConvNorm(t, *each) for each in sizes]
         projects = stride > 1 or inputs != outputs
@@ -71,7 +70,7 @@ class Bottleneck(Module):
         out = C.relu_(t, self.convs[1].forward(t, out))
         out = self.convs[2].forward(t, out)
         identity = self.projection.forward(t, x) if self.projection else x
-        out = C.relu_(t, C.add_(t, out, identity), self.layout)
+        out = C.relu_(t, C.add_(t, out, identity))
         t.layer = outer
         return out
 
@@ -118,7 +117,7 @@ class ResNet(Module):
     def forward(self, t: Tape, batch: int) -> Tensor:
         """Class scores (batch, classes) of a batch of images."""
         t.cpu("module", 3)
-        images = Tensor(None, (batch, 3, self.image, self.image))
+        images = C.channels_last(Tensor(None, (batch, 3, self.image, self.image)))
         x = C.max_pool2d(t, C.relu_(t, self.stem.forward(t, images)))
         for index, block in enumerate(self.blocks):
             with t.within(f"blocks.{index}"):
@@ -128,13 +127,12 @@ class ResNet(Module):
 
 def _blocks(t: Tape, stages: tuple[int, ...]) -> list[Bottleneck]:
     blocks: list[Bottleneck] = []
-    inputs, total = 64, sum(stages)
+    inputs = 64
     for stage, count in enumerate(stages):
         width = 64 * 2**stage
         for i in range(count):
             stride = 2 if i == 0 and stage > 0 else 1
-            at = len(blocks)
-            blocks.append(Bottleneck(t, at, inputs, width, stride, at == total - 1))
+            blocks.append(Bottleneck(t, len(blocks), inputs, width, stride))
             inputs = EXPANSION * width
     return blocks
 
@@ -154,10 +152,10 @@ def broadcast_buffers(
     t.cpu("broadcast_buffers")
     for whole in flat:
         t.cpu("elementwise_nograd")
-        t.launch(Kernel("cat", (whole.elements,), bytes=2 * whole.size))
+        t.launch(Kernel("aten cat", (whole.elements,), bytes=2 * whole.size))
     for whole in flat:
         group.collective(t, "broadcast", whole.size, stream)
     t.wait(t.record(stream))
     for b in buffers:
         t.cpu("broadcast_copy")
-        t.launch(Kernel("copy", (b.elements,), bytes=2 * b.size))
+        t.launch(Kernel("aten copy", (b.elements,), bytes=2 * b.size))

@@ -1,17 +1,33 @@
-"""Operators of convolutional networks (symbolic, as in ``functional``), in channels-last bfloat16.
-
-Kernel lists were read off a Kineto trace of torchvision's ResNet-50 under PyTorch 2.11 on H200.
-"""
+"""Operators of convolutional networks (symbolic, as in ``aten``), on pictures whose channels lie last."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.torch.functional import launch_elementwise
+from prestep.workloads.operators import convolution, indexing, norms
+from prestep.workloads.operators.copies import copy_into, fill
+from prestep.workloads.operators.pointwise import elementwise
+from prestep.workloads.operators.reductions import reduction
+from prestep.workloads.torch import aten
 from prestep.workloads.torch.tape import Tape, Tensor
 
 INDEX = 8  # bytes of an int64
+Grads = list[Tensor | None]
+
+
+def picture(
+    t: Tape, *shape: int, itemsize: int = 2, owner: str = "activations"
+) -> Tensor:
+    """A new tensor (n, channels, height, width), whose channels lie next to each other."""
+    return channels_last(t.empty(shape, itemsize, owner))
+
+
+def channels_last(x: Tensor) -> Tensor:
+    """The same memory with channels next to each other."""
+    _, c, height, width = x.shape
+    strides = (c * height * width, 1, c * width, c)
+    x.strides = () if height * width == 1 or c == 1 else strides
+    return x
 
 
 def conv2d(t: Tape, x: Tensor, w: Tensor, stride: int) -> Tensor:
@@ -19,26 +35,23 @@ def conv2d(t: Tape, x: Tensor, w: Tensor, stride: int) -> Tensor:
 
     ``x`` is (n, c, h, w), ``w`` is (k, c, r, s).
     """
-    n, c, height, width = x.shape
-    k, _, r, s = w.shape
-    out = (n, k, -(-height // stride), -(-width // stride))
-    shape = (n, c, height, width, k, r, s, stride)
-    t.cpu("conv")
+    (n, _, height, width), (k, _, r, _) = x.shape, w.shape
+    steps = (stride, stride), (r // 2, r // 2), (1, 1), False, (0, 0), 1
     t.saves()
-    t.launch(Kernel("conv_fwd", shape))
-    needs_x = x.requires_grad
+    y = picture(t, n, k, -(-height // stride), -(-width // stride))
+    rule, name = convolution.forward, "convolution.default"
+    aten.call(t, rule, name, (x, w, None, *steps), y, "conv")
+    mask = x.requires_grad, True, False
 
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("conv_backward")
-        gx = None
-        if needs_x:
-            gx = t.empty(x.shape, x.itemsize)
-            t.launch(Kernel("conv_dgrad", shape))
-        gw = t.empty(w.shape, w.itemsize)
-        t.launch(Kernel("conv_wgrad", shape))
-        return [gx, gw]
+    def backward(g: Tensor) -> Grads:
+        made = [picture(t, *each.shape) for each in (x, w)[not mask[0] :]]
+        name, arguments = "convolution_backward.default", (g, x, w, (0,), *steps, mask)
+        rule, (first, *further) = convolution.backward, made
+        t.cpu(t.launching, len(further))  # a kernel for each gradient
+        aten.call(t, rule, name, arguments, first, "conv_backward", *further)
+        return [None, *made] if len(made) == 1 else [*made]
 
-    return t.apply(t.empty(out, x.itemsize), [x, w], backward)
+    return t.apply(y, [x, w], backward)
 
 
 @dataclass(frozen=True)
@@ -54,100 +67,93 @@ def batch_norm(
     t: Tape, x: Tensor, weight: Tensor, bias: Tensor, statistics: Statistics
 ) -> Tensor:
     """Batch norm in training: saves its input and the batch's mean and deviation; counts the batch."""
-    channels, batches = x.shape[1], statistics.batches
-    t.cpu("elementwise_nograd")
-    t.launch(Kernel("add", batches.shape, "int64", bytes=2 * batches.size))
-    t.cpu("batch_norm")
+    batches, running = statistics.batches, (statistics.mean, statistics.variance)
+    name, host = "add_.Tensor", "elementwise_nograd"
+    aten.call(t, elementwise, name, (batches, 1), batches, host)
     t.saves()
-    _launch_batch_norm(t, "batchnorm_fwd", x)
-    saved = [t.empty((channels,), 4) for _ in range(2)]
+    y, saved = picture(t, *x.shape), [t.empty(weight.shape, 4) for _ in range(2)]
+    name, arguments = "native_batch_norm", (x, weight, bias, *running, True, 0.1, 1e-5)
+    rule, host = norms.channels, "batch_norm"
+    t.cpu(t.launching)  # its semaphores are zeroed first
+    aten.call(t, rule, f"{name}.default", arguments, y, host, *saved)
 
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("batch_norm_backward")
-        _ = (g, saved)
-        gx = t.empty(x.shape, x.itemsize)
-        _launch_batch_norm(t, "batchnorm_bwd", x)
-        return [gx, *(t.empty(p.shape, p.itemsize) for p in (weight, bias))]
+    def backward(g: Tensor) -> Grads:
+        gx, *gw = picture(t, *x.shape), *(t.empty(weight.shape) for _ in range(2))
+        of = (g, x, weight, *running, *saved, True, 1e-5, (True, True, True))
+        host = "batch_norm_backward"
+        t.cpu(t.launching)
+        aten.call(t, rule, f"{name}_backward.default", of, gx, host, *gw)
+        return [gx, *gw]
 
-    return t.apply(t.empty(x.shape, x.itemsize), [x, weight, bias], backward)
-
-
-def _launch_batch_norm(t: Tape, kind: str, x: Tensor) -> None:
-    """A kernel over all channels, after its semaphores are zeroed."""
-    channels = x.shape[1]
-    semaphores = max(1, channels // 32)
-    launch_elementwise(t, "fill", semaphores, 4.0 * semaphores)
-    t.launch(Kernel(kind, (x.elements, channels)))
+    return t.apply(y, [x, weight, bias], backward)
 
 
-def relu_(t: Tape, x: Tensor, backward_layout: str = "") -> Tensor:
-    """ReLU in place: the result, which is what is saved, lies in the memory of the input.
-
-    ``backward_layout`` is "strided" where the gradient arrives in another memory format than the result.
-    """
-    t.cpu("elementwise")
-    launch_elementwise(t, "relu", x.elements, 2 * x.size)
-    y = Tensor(x.storage, x.shape, x.itemsize)
+def relu_(t: Tape, x: Tensor) -> Tensor:
+    """ReLU in place: the result, which is what is saved, lies in the memory of the input."""
+    y = aten.view(x, x.shape, x.strides)
+    aten.call(t, elementwise, "relu_.default", (x,), y, "elementwise")
     t.saves()
-    saved = Tensor(x.storage, x.shape, x.itemsize)
+    saved = aten.view(x, x.shape, x.strides)
 
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("elementwise_backward")
-        kind, size = "threshold_backward", 3 * saved.size
-        t.launch(Kernel(kind, (g.elements,), layout=backward_layout, bytes=size))
-        return [t.empty(saved.shape, saved.itemsize)]
+    def backward(g: Tensor) -> Grads:
+        # PyTorch looks at the result's order first, then at the gradient's.
+        gx, name = picture(t, *saved.shape), "threshold_backward.default"
+        host = "elementwise_backward"
+        return [aten.call(t, elementwise, name, (g, saved, 0), gx, host)]
 
     return t.apply(y, [x], backward)
 
 
 def add_(t: Tape, x: Tensor, other: Tensor) -> Tensor:
     """``x += other``: in the memory of ``x``; both get the gradient as it is."""
-    t.cpu("elementwise")
-    launch_elementwise(t, "add", x.elements, 3 * x.size)
+    y = aten.view(x, x.shape, x.strides)
+    aten.call(t, elementwise, "add_.Tensor", (x, other), y, "elementwise")
 
-    def backward(g: Tensor) -> list[Tensor | None]:
+    def backward(g: Tensor) -> Grads:
         t.cpu("view_backward")
         return [g, g]
 
-    return t.apply(Tensor(x.storage, x.shape, x.itemsize), [x, other], backward)
+    return t.apply(y, [x, other], backward)
 
 
 def max_pool2d(t: Tape, x: Tensor) -> Tensor:
     """3x3 maxima at stride 2: saves its input and the position of every maximum (8 bytes each)."""
     n, c, height, width = x.shape
-    t.cpu("pool")
     t.saves()
-    y = t.empty((n, c, -(-height // 2), -(-width // 2)), x.itemsize)
-    where = t.empty(y.shape, INDEX)
-    t.launch(Kernel("maxpool_fwd", (x.elements,)))
+    y = picture(t, n, c, -(-height // 2), -(-width // 2))
+    where = picture(t, *y.shape, itemsize=INDEX)
+    name, steps = "max_pool2d_with_indices", ((3, 3), (2, 2), (1, 1))
+    rule = indexing.image
+    aten.call(t, rule, f"{name}.default", (x, *steps), y, "pool", where)
 
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("pool_backward")
-        gx = t.empty(x.shape, x.itemsize)
-        launch_elementwise(t, "fill", gx.elements, gx.size)
-        t.launch(Kernel("maxpool_bwd", (gx.elements,)))
-        _ = (where, g)
-        return [gx]
+    def backward(g: Tensor) -> Grads:
+        gx, of = picture(t, *x.shape), (g, x, *steps, (1, 1), False, where)
+        t.cpu(t.launching)  # zeros, among which gradients are added
+        return [aten.call(t, rule, f"{name}_backward.default", of, gx, "pool_backward")]
 
     return t.apply(y, [x], backward)
 
 
 def mean_pool(t: Tape, x: Tensor) -> Tensor:
     """Mean over height and width, flattened to (n, c): saves nothing."""
-    shape, itemsize = x.shape, x.itemsize
-    t.cpu("pool")
+    shape, itemsize, pixels = x.shape, x.itemsize, x.shape[2] * x.shape[3]
     t.cpu("view")
-    t.launch(Kernel("avgpool", (x.elements,)))
-    y = t.empty(shape[:2], itemsize)
+    y = t.empty((*shape[:2], 1, 1), itemsize)
+    aten.call(t, reduction, "mean.dim", (x, (-1, -2), True), y, "pool")
 
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("pool_backward")
+    def backward(g: Tensor) -> Grads:
         t.cpu("view_backward")
-        # The mean came back as a strided view (channels last): its gradient is laid out anew, then spread.
-        launch_elementwise(t, "fill", g.elements, g.size)
-        launch_elementwise(t, "copy", g.elements, 2 * g.size)
-        spread = t.empty(shape, itemsize)
-        t.launch(Kernel("div", (spread.elements,), layout="strided"))
-        return [spread]
+        # The mean came back as a view of its own strides: its gradient is laid out anew.
+        g = _laid_out(t, g)
+        spread = aten.view(g, shape, (shape[1], 1, 0, 0))
+        return [aten.over(t, "div.Scalar", spread, pixels)]
 
-    return t.apply(y, [x], backward)
+    return t.apply(aten.view(y, shape[:2], (shape[1], 1)), [x], backward)
+
+
+def _laid_out(t: Tape, g: Tensor) -> Tensor:
+    """The gradient of a view by as_strided: zeros, into which it is copied."""
+    zeros, host = t.empty((g.elements,), g.itemsize), "elementwise_backward"
+    aten.call(t, fill, "new_zeros.default", (g, zeros.shape), zeros, "pool_backward")
+    whole = aten.view(zeros, g.shape, g.strides)
+    return aten.call(t, copy_into, "copy_.default", (whole, g), whole, host)

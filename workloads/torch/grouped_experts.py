@@ -118,13 +118,13 @@ def moved(t: Tape, x: Tensor) -> Tensor:
     """Rows copied to other places (``x[permuted_indices]``), and their gradients back."""
     shape, itemsize, size = x.shape, x.itemsize, 2 * x.size
     t.cpu("index")
-    t.launch(Kernel("copy", (x.elements,), layout="strided", bytes=size))
+    t.launch(Kernel("aten copy", (x.elements,), layout="strided", bytes=size))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("index_backward")
         grad = t.empty(shape, itemsize)
-        F.launch_elementwise(t, "fill", grad.elements, grad.size)
-        t.launch(Kernel("copy", (grad.elements,), layout="strided", bytes=size))
+        F.launch_elementwise(t, "aten fill", grad.elements, grad.size)
+        t.launch(Kernel("aten copy", (grad.elements,), layout="strided", bytes=size))
         return [grad]
 
     return t.apply(t.empty(shape, itemsize), [x], backward)
@@ -135,8 +135,8 @@ def with_biases(t: Tape, x: Tensor, bias: Tensor) -> Tensor:
     shape, itemsize = bias.shape, bias.itemsize
     t.cpu("elementwise", 2)
     repeated = t.empty(x.shape, itemsize)
-    F.launch_elementwise(t, "copy", x.elements, x.size + bias.size)
-    F.launch_elementwise(t, "add", x.elements, 3 * x.size)
+    F.launch_elementwise(t, "aten copy", x.elements, x.size + bias.size)
+    F.launch_elementwise(t, "aten add", x.elements, 3 * x.size)
     del repeated
 
     def backward(g: Tensor) -> list[Tensor | None]:

@@ -162,8 +162,8 @@ def padded(t: Tape, x: Tensor, width: int) -> Tensor:
     shape, itemsize = x.shape, x.itemsize
     t.cpu("elementwise", 2)
     y = t.empty((*shape[:-1], width), itemsize)
-    F.launch_elementwise(t, "fill", y.elements, y.size)
-    t.launch(Kernel("copy", (x.elements,), layout="strided", bytes=2 * x.size))
+    F.launch_elementwise(t, "aten fill", y.elements, y.size)
+    t.launch(Kernel("aten copy", (x.elements,), layout="strided", bytes=2 * x.size))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward")
@@ -181,8 +181,8 @@ def cut(t: Tape, x: Tensor, width: int) -> Tensor:
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward", 2)
         grad = t.empty(shape, itemsize)
-        F.launch_elementwise(t, "fill", grad.elements, grad.size)
-        t.launch(Kernel("copy", (g.elements,), layout="strided", bytes=2 * g.size))
+        F.launch_elementwise(t, "aten fill", grad.elements, grad.size)
+        t.launch(Kernel("aten copy", (g.elements,), layout="strided", bytes=2 * g.size))
         return [grad]
 
     return t.apply(y, [x], backward)

@@ -143,7 +143,8 @@ def _part(t: Tape, rows: int, head: Tensor, of_head: Tensor | None) -> None:
     t.cpu("linear")
     multiply_sizes(t, rows, hidden, vocab, "nn")
     t.cpu("elementwise")
-    t.launch(Kernel("copy", (rows * hidden,)))
+    size = 2.0 * NARROW * rows * hidden
+    t.launch(Kernel("aten copy", (rows * hidden,), bytes=size))
     if of_head is None:
         return
     t.cpu("linear")
@@ -160,7 +161,7 @@ def _part(t: Tape, rows: int, head: Tensor, of_head: Tensor | None) -> None:
 def _zeros(t: Tape, like: Tensor) -> Tensor:
     """A gradient that is added to from zero."""
     t.cpu("elementwise")
-    t.launch(Kernel("fill", (like.elements,), bytes=like.size))
+    t.launch(Kernel("aten fill", (like.elements,), bytes=like.size))
     return t.empty(like.shape, like.itemsize, "gradients")
 
 

@@ -148,7 +148,7 @@ class MixtureOfExperts(Module):
         scores = I.softmax(t, logits)
         if self.corrected:
             t.cpu("elementwise_nograd")
-            F.launch_elementwise(t, "add", scores.elements, 2 * scores.size)
+            F.launch_elementwise(t, "aten add", scores.elements, 2 * scores.size)
         return scores
 
     def _weights(

@@ -200,7 +200,7 @@ class OptimizerStep:
     def _adamw_of(self, tensors: Sequence[Tensor]) -> Operation:
         """The fused AdamW of these: parameters, gradients, both moments, no largest ones, and counters."""
         wide, moment = (
-            tuple(Operand(DTYPES[size], p.shape) for p in tensors)
+            tuple(Operand(DTYPES[size], p.shape, p.strides) for p in tensors)
             for size in (self.wide, self.moment)
         )
         counters = (Operand("fp32", ()),) * len(tensors)

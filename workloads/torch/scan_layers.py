@@ -172,7 +172,7 @@ LAYERS: dict[str, Callable[[Tape, ModelSpec], Scan]] = {
 def beside(t: Tape, x: Tensor) -> Tensor:
     """``torch.cat`` of parts of a tensor: one copy; backward hands views on."""
     t.cpu("elementwise")
-    t.launch(Kernel("cat", (x.elements,), bytes=2 * x.size))
+    t.launch(Kernel("aten cat", (x.elements,), bytes=2 * x.size))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward")

@@ -6,26 +6,27 @@ import json
 import math
 from functools import cache
 
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 from prestep.workloads.traces.collectives import SIZES
 from prestep.workloads.traces.work import Op, family
 
 DTYPES = {"c10::bfloat16": "bf16", "c10::half": "fp16", "float": "fp32"}
 # Operator -> kind of the cost tables, for those whose slowdown beside communication or work is known by kind.
 KINDS = {
-    "aten::_fused_rms_norm": "rms_norm_fwd",
-    "aten::_fused_rms_norm_backward": "rms_norm_bwd",
-    "aten::native_layer_norm": "layer_norm_fwd",
-    "aten::native_layer_norm_backward": "layer_norm_bwd",
-    "aten::add": "add",
-    "aten::add_": "add",
-    "aten::sub": "sub",
-    "aten::mul": "mul",
-    "aten::mul_": "mul",
-    "aten::silu": "silu",
-    "aten::silu_backward": "silu_backward",
-    "aten::fill_": "fill",
-    "aten::zero_": "fill",
+    f"aten::{name}": f"{PREFIX}{kind}"
+    for kind, names in {
+        "_fused_rms_norm": "_fused_rms_norm",
+        "_fused_rms_norm_backward": "_fused_rms_norm_backward",
+        "native_layer_norm": "native_layer_norm",
+        "native_layer_norm_backward": "native_layer_norm_backward",
+        "add": "add add_",
+        "sub": "sub",
+        "mul": "mul mul_",
+        "silu": "silu",
+        "silu_backward": "silu_backward",
+        "fill": "fill_ zero_",
+    }.items()
+    for name in names.split()
 }
 SPIN = "spin"  # what a straggler is made with: it runs on one SM and disturbs nobody
 GEMMS = {"aten::mm": 0, "aten::addmm": 1}

@@ -26,9 +26,12 @@ if TYPE_CHECKING:
 with lazily():
     from prestep.sim.costs.estimators import sibling
 
-#: Kernels whose time follows that of others on the same GPU, and operations of PyTorch that were measured.
-STAND_INS = (Stated, InModels, Batch, InFp8, WideHeads, MeasuredOperations)
-TABLES = (Scans, FusedAdamw, ShareOfPeak, SlowerFormat, LibraryProducts, OwnTable)
+#: Kernels whose time follows that of others on the same GPU.
+STAND_INS = (Stated, InModels, Batch, InFp8, WideHeads)
+TABLES = (
+    *(FusedAdamw, MeasuredOperations, Scans),
+    *(ShareOfPeak, SlowerFormat, LibraryProducts, OwnTable),
+)
 #: The last one answers every kernel.
 MODELS = (Tiles, Limits)
 

@@ -7,11 +7,19 @@ the launches in the traces have exactly these grids.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from prestep.sim.costs.estimators import Basis, Estimator
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 
+if TYPE_CHECKING:
+    from prestep.sim.costs.gpu import Gpu
+
+#: PyTorch's operation over four lists of tensors, and the types whose launches were measured.
+ADAMW, LISTS, HALF = f"{PREFIX}_fused_adamw_", "4", ("bf16", "fp16")
+SPARSE = f"{LISTS}_embedding"
+BYTES = 14.0  # of an element in 16 bits: seven passes
 CHUNK = 65536  # elements
 BLOCKS_PER_LAUNCH = 320
 TENSORS_PER_LAUNCH = 36
@@ -60,15 +68,32 @@ class Adamw:
 class FusedAdamw(Estimator):
     """The fused AdamW by its launches, where the GPU's file has their times."""
 
-    name, covers = "launches of AdamW", "AdamW on a GPU whose launches were measured"
+    name = "launches of AdamW"
+    covers = "AdamW on a GPU whose launches were measured, and over embeddings on one that is like it"
 
     def answers(self, kernel: Kernel) -> bool:
-        return kernel.kind == "adamw" and self.gpu.facts.adamw is not None
+        if kernel.kind != ADAMW or kernel.dtype not in HALF:
+            return False
+        if self.gpu.facts.adamw is not None:
+            return kernel.layout.startswith(LISTS)
+        return kernel.layout == SPARSE and self._launches is not None
 
     def seconds(self, kernel: Kernel) -> float:
-        launches, (elements, tensors) = self.gpu.facts.adamw, kernel.shape[:2]
+        launches, (tensors, _) = self._launches, kernel.shape
         assert launches is not None
-        return launches.time(elements, tensors, kernel.layout, self.gpu.gap)
+        if self.gpu.facts.adamw is None:
+            return launches.sparse * self.gpu.lent(replace(kernel, layout=LISTS))
+        # Moments may be wider than parameters: what moves counts.
+        elements, layout = round(kernel.bytes / BYTES), kernel.layout[len(LISTS) + 1 :]
+        return launches.time(elements, tensors, layout, self.gpu.gap)
+
+    @property
+    def _launches(self) -> Adamw | None:
+        """Those of this GPU, else of the nearest that it is like."""
+        gpu: Gpu | None = self.gpu
+        while gpu is not None and gpu.facts.adamw is None:
+            gpu = gpu.like
+        return None if gpu is None else gpu.facts.adamw
 
     def basis(self, kernel: Kernel) -> Basis:
         return Basis("fitted")

@@ -6,15 +6,15 @@ them, their errors say how far its kernels can be off (`prestep.sim.costs.gpu_fi
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prestep.sim.costs import gemm
-from prestep.sim.costs.counterparts import counterpart
 from prestep.sim.costs.estimators import Basis, Estimator, lent_octaves, tiles
-from prestep.sim.costs.kinds import ATTENTIONS, STREAM_PASSES
+from prestep.sim.costs.kinds import ATTENTIONS, STREAM_PASSES, work
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 
 if TYPE_CHECKING:
     from prestep.sim.costs.gpu import Gpu
@@ -96,14 +96,16 @@ def measured_ratio(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
     """Time of an operation on `gpu` over that on the GPU that it is like; None where not both were measured."""
     if kernel.kind in ATTENTIONS:
         return _ratio_of_attention(gpu, like, kernel)
-    operation = counterpart(kernel)
-    if operation is None or gpu.aten_tables is None or like.aten_tables is None:
+    if kernel.kind not in STREAM_PASSES:
         return None
-    here, measured_here = gpu.aten_tables.surface(operation)
-    there, measured_there = like.aten_tables.surface(operation)
-    both_measured = measured_here and measured_there
-    if not both_measured and kernel.kind not in STREAM_PASSES:
+    own, lent = gpu.aten_tables, like.aten_tables
+    if own is None or lent is None:
         return None
+    # A stream takes what PyTorch's operation of that name does, or others over as many bytes.
+    flops, size = work(kernel)
+    shape, kind = (math.prod(kernel.shape),), PREFIX + kernel.kind.removeprefix(PREFIX)
+    operation = replace(kernel, kind=kind, shape=shape, bytes=size, flops=flops)
+    here, there = (tables.surface(operation)[0] for tables in (own, lent))
     return here.seconds(operation) / there.seconds(operation)
 
 
