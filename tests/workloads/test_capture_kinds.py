@@ -40,7 +40,7 @@ import torch.distributions as T
 l = nn.Linear(16, 8).cuda(); o = torch.optim.Adam(l.parameters())
 for i in range(5):
     h = l(torch.randn(32, 16, device=D)); p, s = F.softmax(h, -1), F.softplus(h) + 1e-3
-    d = [T.Normal(h, s), T.Categorical(p), T.Bernoulli(torch.sigmoid(h)), T.Beta(s, s), T.Dirichlet(s), T.Poisson(s), T.Multinomial(10, p)]
+    d = [T.Normal(h, s), T.Categorical(p), T.Bernoulli(torch.sigmoid(h)), T.Beta(s, s), T.Dirichlet(s), T.Poisson(s), T.Multinomial(10, p), T.VonMises(h, s)]
     loss = sum(q.log_prob(q.sample()).mean() for q in d)
     c = torch.diag_embed(s[:, :4]); m = T.MultivariateNormal(h[:, :4], covariance_matrix=c @ c.mT); loss = loss + m.log_prob(m.rsample()).mean()
     o.zero_grad(); loss.backward(); o.step()

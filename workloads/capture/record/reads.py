@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +20,10 @@ NUMBERS = (
     aten.is_nonzero.default,
     aten.equal.default,
 )
+#: Answers of no to one line in a row, after which it is told yes.
+PATIENCE = 64
+#: Files between a program and the answer.
+PASSING = ("/capture/record/", "/torch/_", "/torch/overrides", "/torch/utils/_")
 #: Writes an operation down, with what it returns.
 Write = Callable[[Any, Any, Any, Any, None], None]
 
@@ -35,6 +40,10 @@ class Reads:
 
     def __init__(self, assumed: Counter[str], write: Write) -> None:
         self.assumed, self.write = assumed, write
+        self._asking: tuple[int, Any, int] | None = None
+        self._refused = (
+            0  # times that one line was told no, one after the other within a step
+        )
 
     def number(self, function: Any, args: Any) -> Any:
         """The host waits for a number, or an answer."""
@@ -47,7 +56,15 @@ class Reads:
             return function(*known)
         if function is aten.equal.default:
             return False
-        return function(values.stand_in(args[0]))
+        answer = function(values.stand_in(args[0]))
+        return self._patient() if answer is False else answer
+
+    def _patient(self) -> bool:
+        """No, unless a line asks again and again: it waits for a yes, as loops that reject samples do."""
+        asking = id(Log.current.events), *_line()
+        self._refused = self._refused + 1 if asking == self._asking else 0
+        self._asking = asking
+        return self._refused >= PATIENCE
 
     def copied(self, function: Any, args: Any, options: Any) -> Any:
         """A tensor on the host; who does not ask for a copy beside the host waits for it."""
@@ -64,6 +81,16 @@ class Reads:
             name = function._schema.name
             Log.current.add("waits_for_copy", Streams.now.number, name)
         return result
+
+
+def _line() -> tuple[Any, int]:
+    """Code and line of the program that asks."""
+    frame: Any = sys._getframe(2)
+    while frame.f_back is not None and any(
+        part in frame.f_code.co_filename for part in PASSING
+    ):
+        frame = frame.f_back
+    return frame.f_code, frame.f_lineno
 
 
 def _put(target: Any, value: Any) -> Any:
