@@ -107,6 +107,10 @@ class Megatron:
         "with use_precision_aware_optimizer: Adam's second moment",
         wants="megatron.use_precision_aware_optimizer",
     )
+    clip_grad_on_device: bool = engine(
+        False,
+        "the norm of gradients stays on the GPU: no host waits for it, nor for the end of a step",
+    )
     bucket_size: int | None = engine(
         None,
         "parameters of a bucket when reduction overlaps, on the pipeline's first rank, in its first chunk; others have "

@@ -20,6 +20,8 @@ from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape
 
+# What the host does from the end of a step, which it waits for, to the launch of a graph of the next.
+BETWEEN_STEPS = "graph_launch"
 # A group and those that do the same.
 Copies = tuple[tuple[int, ...], ...]
 
@@ -142,11 +144,13 @@ def _recorded(models: Models, kinds: Sequence[Kind], shared: Shared) -> list[Sta
 
 
 def _host_costs(scenario: JobSpec, site: Site) -> dict[str, float]:
-    """Seconds of the host by operation; a step that one CUDA graph replays keeps it free of operators."""
+    """Seconds of the host by operation; of a step that one CUDA graph replays, only those between steps."""
     captured = "full_iteration" in scenario.megatron.cuda_graph_scope
-    factor = 0.0 if captured else site.host_factor
     costs = host_costs(scenario.training.framework)
-    return {name: time * factor for name, time in costs.items()}
+    return {
+        name: time * site.host_factor if captured is (name == BETWEEN_STEPS) else 0.0
+        for name, time in costs.items()
+    }
 
 
 def _graph(ranks: Sequence[StageStep], models: Models, shared: Shared) -> OpGraph:

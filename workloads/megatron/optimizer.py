@@ -100,6 +100,10 @@ def optimize(rank: Rank) -> None:
         _update(rank, count)
         on_host.update()
     rank.data.updated()
+    if "full_iteration" in rank.o.cuda_graph_scope and not rank.o.clip_grad_on_device:
+        # The host learns whether all ranks have updated, and the norm (training.py, train_step); elsewhere it has so
+        # much less to do before the next launch that it is not counted.
+        t.synchronize()
 
 
 def _update(rank: Rank, on_host: int = 0) -> None:
@@ -134,4 +138,5 @@ def _clip(rank: Rank, n: int) -> None:
     if rank.grid.pp * rank.grid.tp > 1:
         group = rank.groups.model_parallel(rank.replica)
         group.collective(t, "all_reduce", 4.0, "nccl mp")
-        t.synchronize("nccl mp")  # the norm is read by the host: clip_grad_norm
+        if not rank.o.clip_grad_on_device:
+            t.synchronize("nccl mp")  # the norm is read by the host: clip_grad_norm

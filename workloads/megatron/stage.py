@@ -115,6 +115,8 @@ class StageStep(Rank):
         self.held = self.engine.resident(self)
         t.memory.reset_peak()
         t.cpu("step_python")
+        if "full_iteration" in self.o.cuda_graph_scope:
+            t.cpu("graph_launch")
         self.alignment = alignment_of(operations, self.stage)
         self.data.begin()
         passes = _gradient_passes(operations)
