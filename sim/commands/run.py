@@ -32,10 +32,10 @@ from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 
 with lazily():
-    from prestep.sim import exporters
+    from prestep.sim import exporters, sheets
     from prestep.sim import predict as steps
     from prestep.sim.analysis import cost, json_text, prediction
-    from prestep.sim.exporters import _run_files, sheets, terminal
+    from prestep.sim.exporters import _run_files, terminal
     from prestep.sim.planning import planned as plans
     from prestep.sim.spec import jobs, load, openers, sections
     from prestep.sim.studies import replicas as spreads

@@ -36,8 +36,8 @@ from prestep.sim.extras import lazily
 from prestep.sim.units import format_duration
 
 with lazily():
+    from prestep.sim import sheets
     from prestep.sim.analysis import cost
-    from prestep.sim.exporters import sheets
     from prestep.sim.spec import load, openers, sections
     from prestep.sim.studies import grid, ranking
     from prestep.sim.studies import search as layouts

@@ -32,8 +32,8 @@ from prestep.sim.extras import lazily
 from prestep.sim.units import aligned, format_duration
 
 with lazily():
+    from prestep.sim import sheets
     from prestep.sim.analysis import cost
-    from prestep.sim.exporters import sheets
     from prestep.sim.spec import load, openers
     from prestep.sim.studies import executors, ranking
     from prestep.sim.studies import grid as grids

@@ -26,9 +26,9 @@ from prestep.sim.errors import InputError, unknown
 from prestep.sim.extras import lazily
 
 with lazily():
+    from prestep.sim import sheets
     from prestep.sim.analysis import cost, json_text
     from prestep.sim.exporters import _run_files as _report
-    from prestep.sim.exporters import sheets
     from prestep.sim.spec import load, openers, sections
     from prestep.sim.studies import elements, tornado, whatif, whatif_page
     from prestep.sim.studies import variants as study

@@ -9,9 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import exporters
+from prestep.sim import exporters, sheets
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.exporters import sheets
 from prestep.sim.exporters._html import sections
 from prestep.sim.planning.planned import Planned
 from prestep.sim.record.measured_runs import lookup

@@ -32,7 +32,7 @@ from prestep.sim.commands._shared import (
 from prestep.sim.extras import lazily
 
 with lazily():
-    from prestep.sim.exporters import sheets
+    from prestep.sim import sheets
     from prestep.sim.replay import comparison as comparisons
     from prestep.sim.replay import job_changes, stragglers
     from prestep.sim.replay import replay as replays
