@@ -38,8 +38,8 @@ with lazily():
     from prestep.sim.exporters import _run_files, terminal
     from prestep.sim.planning import planned as plans
     from prestep.sim.spec import jobs, load, openers, sections
+    from prestep.sim.studies import host_effect, room
     from prestep.sim.studies import replicas as spreads
-    from prestep.sim.studies import room, variants
     from prestep.sim.tools import catalog
     from prestep.workloads.models import model as models
 
@@ -340,7 +340,7 @@ def _predicted(
     """The step, with as many runs with noise as are asked for."""
     executed = steps.execute(planned)
     told = steps.reported(planned, executed, prices=True)
-    result = variants.completed(loaded, planned, told)
+    result = host_effect.completed(loaded, planned, told)
     if replicas is None:
         return result
     step = result.step_time

@@ -13,7 +13,8 @@ from prestep.sim.analysis.uncertainty import Part, Uncertainty
 from prestep.sim.costs.spreads import quantile, widths
 from prestep.sim.errors import InputError
 from prestep.sim.planning.planned import Planned
-from prestep.sim.predict import execute, plan
+from prestep.sim.predict import execute, plan, with_request
+from prestep.sim.record.expected_error import with_expected_error
 from prestep.sim.spec.sections import Scenario
 
 #: Factors of hosts that nobody measured: ten starts of measured machines had 1.0 to 2.3 (docs/models.md); one
@@ -172,3 +173,9 @@ def _part(effect: HostEffect, step: float) -> Part:
     name = HOST if effect.evidence == "scenario" else SPEED
     width = max(0.0, math.log(effect.step_high / effect.step_low))
     return Part(name, grade, step, width / 2 / quantile())
+
+
+def completed(scenario: Scenario, planned: Planned, result: Prediction) -> Prediction:
+    """The prediction with what `prestep run` says beside the step: the host's part, and the expected error."""
+    result = with_host(scenario, planned, result)
+    return with_request(scenario, with_expected_error(scenario, planned, result))

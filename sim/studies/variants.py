@@ -16,12 +16,11 @@ from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.planning.planned import Planned
-from prestep.sim.predict import execute, reported, with_request
-from prestep.sim.record.expected_error import with_expected_error
+from prestep.sim.predict import execute, reported
 from prestep.sim.spec import jobs, load, openers
 from prestep.sim.spec.overrides import placing
 from prestep.sim.spec.sections import Scenario
-from prestep.sim.studies.host_effect import with_host
+from prestep.sim.studies.host_effect import completed
 from prestep.sim.studies.paired import Side
 from prestep.sim.studies.whatif import Changes, beside
 from prestep.sim.tools import catalog
@@ -191,12 +190,6 @@ def _whole(
 ) -> Prediction:
     result = completed(scenario, side.planned, side.result)
     return replace(result, cost=cost_of(result, prices).to_dict()) if prices else result
-
-
-def completed(scenario: Scenario, planned: Planned, result: Prediction) -> Prediction:
-    """The prediction with what `prestep run` says beside the step: the host's part, and the expected error."""
-    result = with_host(scenario, planned, result)
-    return with_request(scenario, with_expected_error(scenario, planned, result))
 
 
 def figures(result: Prediction) -> Table:

@@ -41,7 +41,6 @@ from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.files.bundled import CLUSTERS
-from prestep.topologies.files.larger import larger
 from prestep.topologies.files.tables import (
     Reader,
     Table,
@@ -53,7 +52,7 @@ from prestep.topologies.files.tables import (
 )
 
 with lazily():
-    from prestep.topologies.files import gpu_links, host_models, importers
+    from prestep.topologies.files import gpu_links, host_models, importers, larger
 
 # Of anything that a family counts, and of GPUs: so many take 1.3 GB.
 MOST = 2**18
@@ -77,8 +76,10 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
     reader = Reader(where)
     own = path.parent != CLUSTERS  # bundled files say all that is known
     hints = typing.get_type_hints(family.Params)
-    usual: Usual = partial(host_models.usual_links, family)
-    values = reader.params(table, hints, *([usual] if own else []))
+    usual: tuple[Usual, ...] = ()
+    if own:
+        usual = (partial(host_models.usual_links, family),)
+    values = reader.params(table, hints, *usual)
     if hosts is not None:
         values |= _hosts(reader, family, hosts)
     reader.mistakes += _too_many(where, family, values)
@@ -245,7 +246,9 @@ def _hosts(reader: Reader, family: ModuleType, hosts: int) -> Table:
         return {"hosts": hosts}
     if hosts != 1:
         gpus = hosts * int(getattr(family.Params(), "gpus", 1))
-        hint = larger(reader.where.rpartition("/")[2].removesuffix(".toml"), gpus)
+        hint = larger.larger(
+            reader.where.rpartition("/")[2].removesuffix(".toml"), gpus
+        )
         hint = hint or "leave hosts out, or choose a cluster of another family"
         name = family.__name__.rpartition(".")[2]
         reader.mistakes.append(

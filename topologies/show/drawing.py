@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from math import log10
 from pathlib import Path
 
 import numpy as np
 
 from prestep.sim import files
-from prestep.sim.markup import Markup, box, drawing, element, label
+from prestep.sim.markup import Markup, box, drawing, label
 from prestep.topologies.core.links import Ints
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.show import inside, labels
@@ -236,22 +235,8 @@ def _switches(sheet: Sheet, part: Part, place: Point, wide: float) -> None:
         sheet.shapes.append(
             box(x - _SWITCH[0] / 2, top, *_SWITCH, name, class_="switch", rx=4)
         )
-        sheet.words.append(label(short(name, 7), x, top + 17, class_="on"))
+        sheet.words.append(label(labels.short(name, 7), x, top + 17, class_="on"))
         sheet.ends[node] = (x, top), (x, top + _SWITCH[1])
-
-
-def short(name: str, most: int) -> str:
-    """A name that fits into a box: its letters give way to its number.
-
-    Examples
-    --------
-    >>> short("rack0/nvswitch12", 7), short("leaf3", 7)
-    ('nvswi12', 'leaf3')
-    """
-    last = name.rpartition("/")[2]
-    letters = last.rstrip("0123456789")
-    number = last[len(letters) :]
-    return letters[: max(1, most - len(number))] + number
 
 
 def _of_kind(fabric: Fabric, part: Part, kind: str) -> list[int]:
@@ -299,7 +284,12 @@ def _host(sheet: Sheet, part: Part, place: Point, wide: float) -> float:
             sheet.ends[node] = (x + _PORT / 2, y), (x + _PORT / 2, y + high)
     what = f"{gpus} GPU{'s' * (gpus != 1)}" if gpus else "no GPU"
     sheet.words.append(
-        label(f"{short(host, 14)}: {what}", left + wide / 2, top + 52, class_="name")
+        label(
+            f"{labels.short(host, 14)}: {what}",
+            left + wide / 2,
+            top + 52,
+            class_="name",
+        )
     )
     return top + _HOST
 
@@ -319,7 +309,7 @@ def _cables(
         edge = edge_of(row)
         path, middle = _way(sheet.ends[a], sheet.ends[b])
         told.setdefault(edge, middle)
-        yield cable(folded, edge, path)
+        yield labels.cable(folded, edge, path)
         yield from over(edge, path) if over else ()
     last = 0.0
     for edge, y in sorted(told.items(), key=lambda item: item[1]):
@@ -341,16 +331,3 @@ def _way(a: tuple[Point, Point], b: tuple[Point, Point]) -> tuple[str, float]:
         )
     (x1, y1), (x2, y2) = upper[1], lower[0]
     return f"M{x1:.1f},{y1:.1f}L{x2:.1f},{y2:.1f}", (y1 + y2) / 2 + 4
-
-
-def cable(folded: Folded, edge: int, path: str) -> Markup:
-    """A cable as a line whose width follows its bandwidth."""
-    one = folded.edges[edge]
-    wide = 0.8 + 0.9 * max(0.0, log10(max(one.high, 1e9) / 1e9))
-    kind = (
-        one.kind
-        if one.kind in ("nvlink", "pcie", "socket", "memory", "nvme", "c2c")
-        else "net"
-    )
-    title = element("title", f"{one.kind}: {labels.cables(folded, one)}")
-    return element("path", title, d=path, class_=f"cable {kind}", stroke_width=wide)

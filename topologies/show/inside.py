@@ -9,7 +9,7 @@ import numpy as np
 
 from prestep.sim.markup import Markup, box, label, markup
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.show import drawing
+from prestep.topologies.show import labels
 from prestep.topologies.show.folding import Folded
 
 #: Rows from top to bottom; kinds not named here stand with the devices.
@@ -68,7 +68,7 @@ def host(
         done.add(pair)
         path = _path(place[pair[0]], place[pair[1]])
         lines += [
-            drawing.cable(folded, edge_of(row), path),
+            labels.cable(folded, edge_of(row), path),
             *(over(edge_of(row), path) if over else ()),
         ]
     for node, (x, y, wide) in place.items():
@@ -78,7 +78,7 @@ def host(
         text = (
             f"{alike} × {kind}"
             if alike > 1
-            else drawing.short(name, max(3, int(wide / 5.6)))
+            else labels.short(name, max(3, int(wide / 5.6)))
         )
         shape = {
             "gpu": "gpu",

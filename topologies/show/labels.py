@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from math import log10
+
+from prestep.sim.markup import Markup, element
 from prestep.sim.units import format_bandwidth
 from prestep.topologies.show.folding import Edge, Folded
 
@@ -27,3 +30,30 @@ def _rate(edge: Edge) -> str:
         return low
     number, unit = low.split()
     return f"{number}-{high}" if unit == high.split()[1] else f"{low}-{high}"
+
+
+def short(name: str, most: int) -> str:
+    """A name that fits into a box: its letters give way to its number.
+
+    Examples
+    --------
+    >>> short("rack0/nvswitch12", 7), short("leaf3", 7)
+    ('nvswi12', 'leaf3')
+    """
+    last = name.rpartition("/")[2]
+    letters = last.rstrip("0123456789")
+    number = last[len(letters) :]
+    return letters[: max(1, most - len(number))] + number
+
+
+def cable(folded: Folded, edge: int, path: str) -> Markup:
+    """A cable as a line whose width follows its bandwidth."""
+    one = folded.edges[edge]
+    wide = 0.8 + 0.9 * max(0.0, log10(max(one.high, 1e9) / 1e9))
+    kind = (
+        one.kind
+        if one.kind in ("nvlink", "pcie", "socket", "memory", "nvme", "c2c")
+        else "net"
+    )
+    title = element("title", f"{one.kind}: {cables(folded, one)}")
+    return element("path", title, d=path, class_=f"cable {kind}", stroke_width=wide)
