@@ -35,7 +35,7 @@ FILES += [
 FILES += [(module.FILE, module.SCHEMA) for module in (interference, jitter, failures)]
 FILES += [(spreads.WIDTHS, spreads.SCHEMA), (systems.HOST_FILE, systems.HOST_SCHEMA)]
 # A cluster's own constants of NCCL, by the GPU that they are laid over; the others are whole.
-LAID_OVER = {"alcf-polaris-tcp-nccl": "a100"}
+LAID_OVER = {"alcf-polaris-tcp-nccl": "a100", "alcf-sirius-tcp-nccl": "a100"}
 OWN_NCCL = sorted(
     path
     for path in gpu_files.HARDWARE.glob("*-nccl.toml")
