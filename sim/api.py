@@ -22,7 +22,7 @@ from prestep.sim.assignments import Changes, text_of, texts_of
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.exchanges import report as collective_report
 from prestep.sim.exporters import _run_files
-from prestep.sim.predict import execute, plan, predict, reported, with_request
+from prestep.sim.predict import execute, plan, predict, reported
 from prestep.sim.spec.jobs import refuse
 from prestep.sim.spec.load import load_scenario, scenario_of
 from prestep.sim.spec.sections import Scenario
@@ -30,7 +30,7 @@ from prestep.sim.studies import sweep as sweep_study
 from prestep.sim.studies import tornado as tornado_study
 from prestep.sim.studies.executors import executor_of
 from prestep.sim.studies.grid import specs
-from prestep.sim.studies.host_effect import with_host
+from prestep.sim.studies.host_effect import completed
 from prestep.sim.tools.catalog import find_scenario, names
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.files.bundled import place_of
@@ -158,7 +158,7 @@ def simulate(
         return predict(loaded)
     planned = plan(loaded)
     result = reported(planned, execute(planned), prices=True)
-    return with_request(loaded, with_host(loaded, planned, result))
+    return completed(loaded, planned, result)
 
 
 def compare(
