@@ -73,7 +73,7 @@ class Beside:
         """
         if channels <= 0:
             return 1.0
-        kernel = _named(kernel)
+        kernel = model_kernel(kernel)
         if kernel.kind == "gemm":
             return max(
                 1.0,
@@ -89,7 +89,7 @@ class Beside:
 
     def known(self, kernel: Kernel) -> float | None:
         """The factor of a kernel's kind and layout, else of its kind."""
-        kernel = _named(kernel)
+        kernel = model_kernel(kernel)
         return self.factor.get(
             f"{kernel.kind} {kernel.layout}".strip(), self.factor.get(kernel.kind)
         )
@@ -99,7 +99,7 @@ class Beside:
         if (
             not self.streaming
             or not isinstance(kernel, Kernel)
-            or _named(kernel).kind in ("gemm", "spin")
+            or model_kernel(kernel).kind in ("gemm", "spin")
         ):
             return self.communication
         return self.streaming if work(kernel)[1] >= STREAM else self.communication
@@ -121,7 +121,7 @@ class Beside:
         return max(1.0, (math.ceil(tiles / free) + 1) / math.ceil(tiles / sms))
 
 
-def _named(kernel: Kernel) -> Kernel:
+def model_kernel(kernel: Kernel) -> Kernel:
     """An operation of PyTorch by the name that kernels of models have."""
     # FlashAttention leaves as much to others as cuDNN's does.
     kind = kind_in_models(kernel).removeprefix("flash2_")
@@ -183,7 +183,7 @@ def slowdown(kernel: Kernel, channels: int, sms: int, alone: float = 0.0) -> flo
 
 def is_known(kernel: Kernel) -> bool:
     """Whether a kernel's slowdown beside communication was measured or follows from its tiles."""
-    kind = _named(kernel).kind
+    kind = model_kernel(kernel).kind
     return kind in ("gemm", "spin") or BUNDLED.known(kernel) is not None
 
 

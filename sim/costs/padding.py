@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 
 PREFIX = "aten "
 BY_INDEX = ("aten index", "aten gather")
-#: Sizes of an octave that a kernel is filled up to: eight of a product, whose tiles are narrow; two of others.
-PRODUCT_STEPS, OTHER_STEPS = 8, 2
+#: Sizes of an octave that a kernel is filled up to: eight of a product, whose tiles are narrow; four of others.
+PRODUCT_STEPS, OTHER_STEPS = 8, 4
 #: A size is not searched further once a kernel takes so much longer: what it does grows, not its noise.
 GROWN = 1.3
 #: Largest size looked at.

@@ -25,6 +25,7 @@ from prestep.sim.costs.interference import (
     STREAM,
     TILE,
     laid_over,
+    model_kernel,
 )
 from prestep.sim.costs.kinds import work
 from prestep.validation.fit.collectives import Errors, planner
@@ -164,7 +165,7 @@ def _touched(row: Overlap, plan: Plan, gpu: str) -> frozenset[str]:
         return frozenset(
             {
                 "streaming" if work(kernel)[1] >= STREAM else "communication",
-                f"factor.{kernel.kind}",
+                f"factor.{model_kernel(kernel).kind}",
             }
         )
     m, n, k = kernel.shape
