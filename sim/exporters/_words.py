@@ -138,9 +138,9 @@ def _trust_tile(result: Prediction) -> Tile:
         return (
             "expected error",
             "not known",
-            f"no measured steps like it were compared; {guesses}",
+            f"no measured steps like it were compared{guesses}",
         )
-    text = f"on {near['n']} measured steps like it; {guesses}"
+    text = f"on {near['n']} measured steps like it{guesses}"
     return "expected error", percent(near["error"]), text
 
 
@@ -161,10 +161,11 @@ def grades(result: Prediction) -> dict[str, float]:
 
 
 def _guessed(interval: Uncertainty | None) -> str:
-    if interval is None:
+    # what would be printed as 0.0 % is not worth a word
+    if interval is None or interval.guessed < 5e-4:
         return ""
     main = _main_guess(interval) if interval.guessed > HALF else ""
-    return f"{percent(interval.guessed)} of the step rests on guesses{main}"
+    return f"; {percent(interval.guessed)} of the step rests on guesses{main}"
 
 
 def _main_guess(interval: Uncertainty) -> str:
@@ -188,7 +189,7 @@ def _between(interval: Uncertainty) -> str:
 
 def interval(uncertainty: Uncertainty) -> str:
     """`70.1 ms to 75.3 ms, 12 % of it on guesses`."""
-    return f"{_between(uncertainty)}; {_guessed(uncertainty)}"
+    return f"{_between(uncertainty)}{_guessed(uncertainty)}"
 
 
 def expected(error: Mapping[str, Any]) -> str:
