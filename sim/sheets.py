@@ -8,8 +8,11 @@ from typing import NamedTuple
 
 from prestep.sim import files
 from prestep.sim.errors import InputError
-from prestep.sim.exporters import html, markdown
+from prestep.sim.extras import lazily
 from prestep.sim.markup import markup, paragraph, table
+
+with lazily():
+    from prestep.sim.exporters import html, markdown
 
 PAGES = (".html", ".htm", ".md")
 
