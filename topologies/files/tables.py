@@ -81,8 +81,10 @@ def merged(path: Path, above: tuple[Path, ...] = (), extended: bool = True) -> T
     try:
         table = files.toml(files.written_text(path))
     except (OSError, UnicodeDecodeError, ValueError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        found = "no such file" if missing else str(error)
         raise InputError.of(
-            where_of(path), "", str(error), "a cluster file in TOML"
+            where_of(path), "", found, "a cluster file in TOML"
         ) from None
     for key in facts.FILES:
         if key in table:
