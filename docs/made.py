@@ -143,17 +143,17 @@ def functions() -> list[str]:
 def examples(folder: Path) -> str:
     """The page of examples: its README, and every file in full with its command."""
     text = (folder / "README.md").read_text(encoding="utf-8")
-    files = re.findall(r"\]\(([\w/-]+\.toml)\)", text)
+    files = re.findall(r"\]\(([\w/-]+\.(?:toml|sh))\)", text)
     text = re.sub(
-        r"\]\(([\w/-]+)\.toml\)",
-        lambda found: f"](#{anchor(found[1] + '.toml')})",
+        r"\]\(([\w/-]+\.(?:toml|sh))\)",
+        lambda found: f"](#{anchor(found[1])})",
         text,
     )
     text = re.sub(r"\[([^]]*)\]\([\w/-]+\.ipynb\)", r"`examples/\1`", text).replace(
         "](../docs/", "](../"
     )
     shown = [
-        f"### {name}\n\n```toml\n{(folder / name).read_text(encoding='utf-8')}```"
+        f"### {name}\n\n```{Path(name).suffix[1:]}\n{(folder / name).read_text(encoding='utf-8')}```"
         for name in dict.fromkeys(files)
     ]
     return "\n\n".join([text, "## The files", *shown]) + "\n"
