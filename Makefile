@@ -39,6 +39,7 @@ test-all: $(BIN)/.dev
 
 night: $(BIN)/.dev
 	$(PRODUCT) -m "night and not lab"
+	test ! -x .ci-venv-capture/bin/python || .ci-venv-capture/bin/python -m pytest -n 2 -m night tests/workloads
 	$(MAKE) hunt
 
 # Writes anew which tests are slow (tests/slow.txt), which of them are left to the night (tests/night.txt), and what each file
