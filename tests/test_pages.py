@@ -66,6 +66,13 @@ SLOW = (
     "docs/calibrate.md",
     "docs/how-to/replay-trace.md",
 )
+#: Of these those that predict large jobs, whose commands other pages show by day as well.
+AT_NIGHT = (
+    "docs/coming-from.md",
+    "docs/gallery.md",
+    "docs/how-to/calibrate-machine.md",
+    "docs/how-to/compare-fabrics.md",
+)
 #: What a command has more here than on its page: all layouts are searched in tests/sim/search.
 SHORTER = {
     "prestep search 8b.toml": " --over parallel.pp=1 --over training.recompute=none"
@@ -268,7 +275,8 @@ def pages_to_run() -> list[object]:
 
 
 def _marks(name: str) -> list[pytest.MarkDecorator]:
-    return [pytest.mark.slow] if name in SLOW else []
+    chosen = [(pytest.mark.slow, SLOW), (pytest.mark.night, AT_NIGHT)]
+    return [mark for mark, pages in chosen if name in pages]
 
 
 @pytest.mark.daily
