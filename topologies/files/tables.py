@@ -81,8 +81,7 @@ def merged(path: Path, above: tuple[Path, ...] = (), extended: bool = True) -> T
     try:
         table = files.toml(files.written_text(path))
     except (OSError, UnicodeDecodeError, ValueError) as error:
-        missing = isinstance(error, FileNotFoundError)
-        found = "no such file" if missing else str(error)
+        found = str(error) if path.exists() else "no such file"
         raise InputError.of(
             where_of(path), "", found, "a cluster file in TOML"
         ) from None
