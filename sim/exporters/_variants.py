@@ -123,7 +123,7 @@ def _joules(energy: float) -> str:
     return f"{energy:.4g} J" if energy < 1e3 else f"{energy / 1e3:.4g} kJ"
 
 
-def told(variants: Sequence[Variant]) -> list[tuple[str, str]]:
+def verdicts(variants: Sequence[Variant]) -> list[tuple[str, str]]:
     """(name, sentence) of every variant where there are several: of a single one the verdict says it."""
     others = variants[1:]
     return [(one.name, sentence(one)) for one in others] if len(others) > 1 else []

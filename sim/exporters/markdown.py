@@ -32,12 +32,12 @@ def render(result: Prediction, variants: Sequence[Variant] = ()) -> str:
 
 def _variants(variants: Sequence[Variant]) -> list[str]:
     """The verdict, the table, and a sentence for each variant."""
-    told = [f"* {name}: {sentence}" for name, sentence in of_variants.told(variants)]
+    lines = [f"* {name}: {text}" for name, text in of_variants.verdicts(variants)]
     compared = table(of_variants.heads(variants), of_variants.rows(variants))
     return [
         of_variants.verdict(variants),
         compared,
-        *(["\n".join(told)] if told else []),
+        *(["\n".join(lines)] if lines else []),
     ]
 
 

@@ -155,14 +155,16 @@ def test_a_trace_counts_by_the_shortest_time_of_each_collective() -> None:
 
 def test_a_known_fault_holds_in_its_versions_on_its_machines() -> None:
     """NVLSTree on B300 before 2.30.3, between three and more hosts; what it costs changes no other row."""
-    (fault, *_) = faults.known()
+    (fault, *_) = faults.known_faults()
     fabric = SimpleNamespace(gpu_model="b300")
     for version, holds in (("2.29.7", True), ("2.30.2", True), ("2.30.3", False)):
         here: Any = SimpleNamespace(fabric=fabric, nccl=Nccl(version=version))
         assert fault.holds(here) == holds
     two, four = rows(2, (2**30,))[0], rows(4, (2**30,))[0]
     assert fault.factor(two, None) == 1.0 < fault.factor(four, None)  # type: ignore[arg-type]
-    assert all(one.url.startswith("https://github.com/") for one in faults.known())
+    assert all(
+        one.url.startswith("https://github.com/") for one in faults.known_faults()
+    )
 
 
 @pytest.mark.parametrize(

@@ -76,13 +76,13 @@ def changes(here: Situation) -> tuple[Change, ...]:
 
 
 def _changes(here: Situation) -> Iterator[Change]:
-    for fault in known():
+    for fault in known_faults():
         if fault.holds(here):
             yield Change(fault.text, slows=fault.factor)
 
 
 @lru_cache(maxsize=1)
-def known() -> tuple[Fault, ...]:
+def known_faults() -> tuple[Fault, ...]:
     """Every fault of the table, in its order.
 
     Raises
@@ -92,7 +92,7 @@ def known() -> tuple[Fault, ...]:
 
     Examples
     --------
-    >>> known()[0].name
+    >>> known_faults()[0].name
     'nvlstree-b300'
     """
     return tuple(

@@ -227,7 +227,7 @@ def _lines(diagnosis: Diagnosis, run: Run, cluster: str) -> Iterator[str]:
 def extent(run: Run, cluster: str) -> str:
     """What was measured, and the cluster that it is held against."""
     gpus = f"{run.ranks} GPUs on " if run.ranks else ""
-    measured = f"{gpus}{max(1, run.hosts)} host(s)"
+    measured = f"{gpus}1 host" if run.hosts <= 1 else f"{gpus}{run.hosts} hosts"
     return f"{measured}, held against {cluster}" if cluster else measured
 
 

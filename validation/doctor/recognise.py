@@ -32,7 +32,7 @@ def recognised(run: Run) -> Any:
     if len(fits) == 1:
         return fits[0]
     extent = f"{run.ranks} x {run.gpu or 'a GPU that the log does not name'}"
-    found = f"{extent} on {run.hosts or 'an unknown number of'} host(s)"
+    found = f"{extent} on {run.hosts or 'an unknown number of'} host{'' if run.hosts == 1 else 's'}"
     if run.nics:
         found += f" with {run.nics} NIC(s)"
     names = ", ".join(fabric.name for fabric in fits)

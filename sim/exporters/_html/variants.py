@@ -14,7 +14,7 @@ def answer(variants: Sequence[Variant]) -> Markup:
     """The table of the variants, and a sentence for each."""
     items = [
         element("li", element("b", name), ": ", sentence)
-        for name, sentence in words.told(variants)
+        for name, sentence in words.verdicts(variants)
     ]
     listed = element("ul", *items) if items else ""
     return markup(table(words.heads(variants), words.rows(variants)), listed)
