@@ -53,7 +53,7 @@ def comparison_page(comparison: Table) -> str:
 def variants_page(variants: Sequence[Variant]) -> str:
     """The verdict, a table of the variants, and a sentence for each; of a single one also its shares."""
     lines = [_variants.verdict(variants), "", *_variants.lines(variants), ""]
-    lines += [f"{name}: {text}" for name, text in _variants.told(variants)]
+    lines += [f"{name}: {text}" for name, text in _variants.verdicts(variants)]
     if len(variants) == 2:
         _, *rest = comparison_page(variants[1].comparison or {}).split("\n")
         lines += rest
