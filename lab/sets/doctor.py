@@ -191,8 +191,9 @@ def validate_set(
         for entry in progress.track(table.get(key, []), f"{key} logs")
         for case in made(entry, folder_of(name))
     )
-    threads = _threads(folder_of(name) / table["threads"])
-    cases = (*cases, *progress.track(list(threads), "threads"))
+    files = progress.track(table["threads"], "files of threads")
+    threads = [one for file in files for one in _threads(folder_of(name) / file)]
+    cases = (*cases, *threads)
     return DoctorReport(name, table["title"], cases, limits)
 
 

@@ -108,7 +108,7 @@ KINDS: Mapping[str, Kind] = {
             ("alarms", "wrong", "threads", "threads_wrong"),
             alarms=SHARE,
             wrong=SHARE,
-            threads=Text(),
+            threads=Items(Text()),
             threads_wrong=SHARE,
             measured=Items(LOG),
             emulated=Items(EMULATED),

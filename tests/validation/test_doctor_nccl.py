@@ -166,6 +166,17 @@ def test_causes_that_predict_the_same_share_a_place() -> None:
     assert names >= {"nic-slow", "shared-spine"}
 
 
+def test_a_good_log_that_leans_says_what_may_hide_in_it() -> None:
+    """B300 without NVLink SHARP (NVIDIA/nccl#2140): as fast as some good machines, and what rings take."""
+    fabric = load_cluster("dgx-b300")
+    for busbw, named in (695e9, ["sharp-off"]), (845e9, []):
+        time = 2**33 * 1.75 / busbw
+        rows = [Row("nccl-tests", "all_reduce", 8, 2**33, time, time)]
+        found = diagnosed(Situation(fabric, Nccl(version="2.30.4"), series_of(rows)))
+        assert not found.abnormal
+        assert [group[0].name for group in found.suspects[:1]] == named
+
+
 def test_slower_logs_are_no_more_normal() -> None:
     """The excess grows with the time, and a size is slow from the end of its interval on."""
     (sweep_,) = situation("h200-leafspine-4x1", {}, "all_reduce").sweeps

@@ -24,8 +24,10 @@ COMMON = 0.5
 NOISE = 0.2
 # Two causes whose times differ by less at every size predict the same log: no measurement tells them apart.
 SAME = 0.03
-# A cause has to take away so much of what the log is off by.
-LEAST_EXPLAINED = 0.2
+# A cause has to take away so much of what the log is off by; nearly all of it where good machines are as slow.
+LEAST_EXPLAINED, NEARLY_ALL = 0.2, 0.8
+# A part that has gone so far of the way to its limit may hide a fault: its owner knows whether it was faster.
+LEANING = 0.5
 
 
 class Sign(NamedTuple):
@@ -83,7 +85,8 @@ class Diagnosis:
     Attributes
     ----------
     suspects : tuple
-        Causes of an abnormal log, the likeliest first; those of one inner tuple no measurement like it tells apart.
+        Causes of an abnormal log, the likeliest first; those of one inner tuple no measurement like it tells apart. Of
+        a good one that leans to its limit: what predicts nearly all of the difference, if it was faster once.
     ruled_out : dict
         Causes that a line of the log excludes.
     signs : dict
@@ -105,6 +108,11 @@ class Diagnosis:
         if self.sweeps:
             return any(part.abnormal for part in self.parts)
         return bool(self.signs)
+
+    @property
+    def leans(self) -> bool:
+        """Whether a part is so slow that a cause might hide among good machines."""
+        return any(part.excess > LEANING * part.limit for part in self.parts)
 
     @property
     def verdict(self) -> str:
@@ -129,7 +137,7 @@ def diagnosed(here: Situation, lines: Sequence[Sign] = ()) -> Diagnosis:
         if name not in signs and (found := _matching(cause.rules_out, lines))
     }
     plain = Diagnosis(here.sweeps, (), excluded, signs)
-    if not (plain.sweeps and plain.abnormal):
+    if not plain.leans:
         return plain
     suspects = [
         suspect
@@ -137,8 +145,9 @@ def diagnosed(here: Situation, lines: Sequence[Sign] = ()) -> Diagnosis:
         if name not in excluded
         and (suspect := _suspect(here, name, cause, signs.get(name, ()))) is not None
     ]
+    least = LEAST_EXPLAINED if plain.abnormal else NEARLY_ALL
     likely = sorted(
-        (suspect for suspect in suspects if suspect.explained > LEAST_EXPLAINED),
+        (suspect for suspect in suspects if suspect.explained > least),
         key=lambda suspect: (not suspect.signs, suspect.cost),
     )
     return replace(plain, suspects=tuple(_groups(likely)))

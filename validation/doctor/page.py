@@ -113,7 +113,7 @@ SCHEMA = words.titled(
                     times=words.items(words.SECONDS),
                 )
             ),
-            "that predict the log, the likeliest first; those of a group predict the same",
+            "that predict the log, the likeliest first, or may hide in a good one; those of a group predict the same",
         ),
         ruled_out=words.named(_SIGNS),
         signs=words.named(_SIGNS),
@@ -291,7 +291,9 @@ def part_line(part: Part) -> str:
 def _cause_lines(diagnosis: Diagnosis) -> Iterator[str]:
     if diagnosis.abnormal and diagnosis.sweeps and not diagnosis.suspects:
         yield "no cause that prestep knows predicts this log; its own prediction may be at fault"
-    if diagnosis.suspects and not diagnosis.suspects[0][0].supported:
+    if diagnosis.suspects and not diagnosis.abnormal:
+        yield "slower than predicted all the same; if it was faster once, these predict its times:"
+    elif diagnosis.suspects and not diagnosis.suspects[0][0].supported:
         yield "no line of the log shows a cause, and none predicts all of its times; the nearest are:"
     elif diagnosis.suspects and not diagnosis.suspects[0][0].signs:
         yield "no line of the log shows a cause; those that predict its times best are:"
