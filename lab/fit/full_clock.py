@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
+from lab.fit.kineto_fused import fused_kernel
 from prestep.sim.costs import gemm
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.power import FILLS_ABOVE, Meter, Power
@@ -24,6 +25,7 @@ from prestep.validation.formats.kineto_kernels import (
     read_calls,
     read_events,
 )
+from prestep.validation.formats.kineto_operations import Event, classify
 
 HELD_OUT = (
     "8b-fsdp4-b1.default.rank0",
@@ -130,16 +132,16 @@ def _full_clock(calls: dict[str, list[Call]], gpu: Gpu) -> dict[str, list[Call]]
         print(f"{trace}: product power {power.product if power else 1.0}")
         full = at_full_clock(mine, power)
         done[trace] = [
-            call for call in full if "compiled" not in trace or _inductors(call.kernel)
+            call
+            for call in full
+            if "compiled" not in trace or call.kernel.kind.startswith("fused")
         ]
     return done
 
 
-def _inductors(kernel: Kernel) -> bool:
-    return kernel.kind.startswith("fused") or (kernel.kind, kernel.dtype) == (
-        "sum",
-        "fp32",
-    )
+def _kernel_of(op: Event) -> Kernel | None:
+    """The kernel of an operator, or of code that TorchInductor generated."""
+    return fused_kernel(op) if op["name"].startswith("triton_") else classify(op)
 
 
 def held_out_rows(calls: dict[str, list[Call]]) -> list[Row]:
@@ -199,7 +201,7 @@ def read_traces(folders: list[Path], gpu: Gpu) -> Traces:
         trace = path.name.removesuffix(ending)
         if any(word in trace for word in LEFT_OUT):
             continue
-        calls[trace] = list(read_calls(path))
+        calls[trace] = list(read_calls(path, _kernel_of))
         if trace not in HELD_OUT:
             launches += _adamw_launches(path)
     return Traces(_full_clock(calls, gpu), launches)

@@ -171,13 +171,13 @@ def _answer(outcome: Outcome) -> Iterator[str]:
     before, after = outcome.measured_step, outcome.step_time
     if isnan(before):
         return
+    yield from _host_bound(outcome)
     measured, simulated = format_duration(before), format_duration(after)
     if outcome.changes:
         gain = percent(after / before - 1.0, True)
         yield f"With the change the last step takes {simulated}; measured were {measured} ({gain})."
     else:
         yield f"Replayed, the last step takes {simulated}; measured were {measured}."
-    yield from _host_bound(outcome)
 
 
 #: Of the critical path: a step that waits longer for its host has little to gain elsewhere.
@@ -191,8 +191,8 @@ def _host_bound(outcome: Outcome) -> Iterator[str]:
     if walked.length and host > HOST_BOUND * walked.length:
         waits = f"{format_duration(host)} of {format_duration(walked.length)}"
         yield (
-            f"Faster GPUs or links hardly help: the host's own work is {waits} of the critical path. "
-            "--set cluster.host_factor=0.5 tries a host that is twice as fast."
+            f"The host decides this step: its own work is {waits} of the critical path, and faster GPUs or links "
+            "hardly help; --set cluster.host_factor=0.5 tries a host that is twice as fast."
         )
 
 

@@ -24,6 +24,7 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.topologies import load_cluster
 from prestep.validation.fit import bootstrap, machine_host, machine_rows, machine_steps
 from prestep.validation.fit.calibrate_machine import known_gpu
+from prestep.validation.fit.kernel_rows import OVERHEAD
 from prestep.validation.fit.machine_gpu import held_out
 from prestep.validation.fit.measurement import opened
 from prestep.validation.formats.kineto_kernels import Call
@@ -98,6 +99,11 @@ def rows() -> dict[str, list[dict[str, Any]]]:
                     "s": time,
                 }
             )
+    for elements in (2**20, 2**22, 2**24, 2**26):
+        size = 4.0 * elements  # bf16, read and written
+        time = SLOWER * gpu.duration(Kernel("aten gelu", (elements,), bytes=size))
+        about = {"op": "gelu", "elements": elements, "bytes_moved": size}
+        micro.append({"kind": "memory", **about, "s": time + OVERHEAD})
     for mode, rate in (
         ("p2p_write", 360e9),
         ("h2d_pinned", 50e9),
@@ -154,9 +160,10 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_a_machine_is_found_again(made: tuple[Path, str]) -> None:
     """Kernels, host factor and links of the cluster that is written are the machine's, each with grade and source."""
     fabric = load_cluster(str(made[0]))
-    kernel = Kernel("gemm", (3072, 4096, 4096), layout="nt")
-    ratio = gpu_of(fabric).duration(kernel) / load_gpu("h200").duration(kernel)
-    assert ratio == pytest.approx(SLOWER, rel=0.03)
+    product = Kernel("gemm", (3072, 4096, 4096), layout="nt")
+    for kernel in (product, Kernel("aten gelu", (2**23,), bytes=2.0**25)):
+        ratio = gpu_of(fabric).duration(kernel) / load_gpu("h200").duration(kernel)
+        assert ratio == pytest.approx(SLOWER, rel=0.03)
     assert fabric.facts["host_factor"].value == pytest.approx(HOST, rel=0.01)
     assert fabric.facts["nvlink.bandwidth"].value == pytest.approx(
         360e9 / 18, rel=0.001

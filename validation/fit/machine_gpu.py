@@ -236,6 +236,6 @@ def render(table: Table, measured: Measured, parquet: str) -> str:
         *(f"{name} = {value}  # measured" for name, value in table.facts.items()),
         "",
         "[factor]  # time here over the base's, by kind-layout-dtype; low and high: 90 % of bootstrap draws",
-        *(f"{name} = {factor.to_toml()}" for name, factor in table.factors.items()),
+        *(f'"{name}" = {factor.to_toml()}' for name, factor in table.factors.items()),
     ]
     return "\n".join(lines) + "\n"

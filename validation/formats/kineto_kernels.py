@@ -9,13 +9,13 @@ from __future__ import annotations
 import gzip
 import json
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 
 from prestep.sim.graph.kernel import PREFIX, Kernel
-from prestep.validation.formats.kineto_kinds import Event, classify
+from prestep.validation.formats.kineto_operations import Event, classify
 
 INNER_GAP = 1.6e-6  # s, between kernels of one operation; measured: mean of back-to-back gaps in 1b-single-b2
 GPU_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
@@ -24,6 +24,7 @@ APART = (
     "attention_fwd",
     "attention_bwd",
 )  # workloads launch the memset of these themselves
+ELSEWHERE = ("nccl", "HtoD", "DtoH")  # bound by links, not by the GPU
 HALVED = (
     f"{PREFIX}_fused_rms_norm_backward",
     f"{PREFIX}native_layer_norm_backward",
@@ -49,7 +50,9 @@ def read_events(path: Path) -> list[Event]:
     )
 
 
-def read_calls(path: Path) -> Iterator[Call]:
+def read_calls(
+    path: Path, kernel_of: Callable[[Event], Kernel | None] = classify
+) -> Iterator[Call]:
     """Calls of the profiled steps; kernels launched before profiling began have no operation and are left out."""
     events = read_events(path)
     owners = operations(events)
@@ -57,8 +60,10 @@ def read_calls(path: Path) -> Iterator[Call]:
     running = sorted(on_gpu, key=lambda event: event["ts"])
     nccl = [_interval([event]) for event in running if "nccl" in event["name"]]
     for owner, parts in _by_operation(running, owners):
-        op = owners[owner]
-        for kernel, mine in _split(op, parts):
+        named = kernel_of(owners[owner])
+        if named is None:
+            continue
+        for kernel, mine in _without_memset(named, parts):
             start, end = _interval(mine)
             overlapped = _touches(nccl, start, end)
             yield Call(kernel, _length(mine), overlapped, len(mine), start * 1e-6)
@@ -81,20 +86,15 @@ def _interval(parts: list[Event]) -> tuple[float, float]:
 def _by_operation(
     running: list[Event], ops: dict[int, Event]
 ) -> Iterator[tuple[int, list[Event]]]:
-    """Kernels of each operation and stream but NCCL's, by the operation's id."""
+    """Kernels of each operation and stream but NCCL's and copies over PCIe, by the operation's id."""
     grouped: dict[tuple[int, int], list[Event]] = {}
     for event in running:
         owner = event["args"].get("External id")
-        if owner in ops and "nccl" not in event["name"]:
+        apart = any(word in event["name"] for word in ELSEWHERE)
+        if owner in ops and not apart:
             grouped.setdefault((owner, event["args"]["stream"]), []).append(event)
     for (owner, _), parts in grouped.items():
         yield owner, parts
-
-
-def _split(op: Event, parts: list[Event]) -> list[tuple[Kernel, list[Event]]]:
-    """The kernels of one operation."""
-    kernel = classify(op, parts)
-    return [] if kernel is None else _without_memset(kernel, parts)
 
 
 def _without_memset(

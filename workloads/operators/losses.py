@@ -89,11 +89,14 @@ ELEMENTS = words(
     "mse_loss mse_loss_backward smooth_l1_loss smooth_l1_loss_backward huber_loss huber_loss_backward "
     "binary_cross_entropy binary_cross_entropy_backward binary_cross_entropy_with_logits"
 )
-RULES = {
+SOFTMAXES = {
     **dict.fromkeys(("_softmax", "_log_softmax", "_masked_softmax"), softmax),
     "_safe_softmax": safe_softmax,
     "_softmax_backward_data": softmax_backward,
     "_log_softmax_backward_data": softmax_backward,
+}
+RULES = {
+    **SOFTMAXES,
     **dict.fromkeys(("nll_loss_forward", "nll_loss2d_forward"), picked),
     **dict.fromkeys(("nll_loss_backward", "nll_loss2d_backward"), spread),
     **dict.fromkeys(ELEMENTS, elements),

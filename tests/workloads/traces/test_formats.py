@@ -221,6 +221,27 @@ def test_nsight_exports_are_read(tmp_path: Path, extra: bool, packed: bool) -> N
     assert step.simulated_host == pytest.approx(step.measured_host)
 
 
+def test_graphs_that_nsight_recorded_whole_are_work(tmp_path: Path) -> None:
+    """By default nsys lists a CUDA graph and not its kernels: 50 us of GPU work in one piece, which is said."""
+    path = tmp_path / "run.sqlite"
+    nsight(path, True)
+    kernels, graphs = (
+        f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "GRAPH_TRACE")
+    )
+    with sqlite3.connect(path) as db:
+        db.execute(
+            f"create table {graphs} (start int, end int, deviceId int, streamId int, correlationId int, globalPid int, "
+            "graphId int)"
+        )
+        db.execute(
+            f"insert into {graphs} select start, end, deviceId, streamId, correlationId, globalPid, 7 from {kernels}"
+        )
+        db.execute(f"drop table {kernels}")
+    outcome = replay_files([path])
+    assert outcome.steps[0].simulated_host == pytest.approx(70e-6)
+    assert any("--cuda-graph-trace=node" in note for note in outcome.notes)
+
+
 def test_formats_are_told_by_content(job: Path, tmp_path: Path) -> None:
     """The name of a file says nothing about its format."""
     nsight(tmp_path / "a.json", True)

@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from prestep.cli import main
+from prestep.sim.replay import report
 from prestep.sim.replay.outcome import Outcome
 from prestep.sim.replay.replay import replay_files
 from tests.workloads.traces import synthetic
@@ -207,3 +208,45 @@ def test_wrong_changes_are_refused(tmp_path: Path, change: str, expected: str) -
     assert result.exit_code == 2
     assert expected in result.output
     assert "Traceback" not in result.output
+
+
+def one_rank(folder: Path, events: list[dict[str, object]]) -> Path:
+    """A trace of one GPU."""
+    head = {"deviceProperties": [{"id": 0, "name": "NVIDIA H200"}]}
+    path = folder / "rank0.json"
+    path.write_text(json.dumps(head | {"traceEvents": events}))
+    return path
+
+
+def test_a_replay_that_waits_for_its_host_begins_with_that(tmp_path: Path) -> None:
+    """The GPU waits for a host that launches a kernel of 5 us every 100 us; kernels of 150 us the host does not hold up."""
+
+    def first_line(duration: float) -> str:
+        events, apart = list[dict[str, object]](), max(100.0, duration)
+        for at in range(20):
+            launch = synthetic.call("cudaLaunchKernel", 100.0 * at, 4.0, at)
+            events += [launch, synthetic.kernel("gemm", apart * at + 4, duration, at)]
+        end = synthetic.call("cudaDeviceSynchronize", 1990.0, 20 * apart - 1900, 99)
+        outcome = replay_files([one_rank(tmp_path, [*events, end])])
+        return report.as_text(outcome).splitlines()[0]
+
+    assert first_line(5.0).startswith("The host decides this step")
+    assert "cluster.host_factor" in first_line(5.0)
+    assert first_line(150.0).startswith("Replayed, the last step takes")
+
+
+def test_the_nodes_of_a_cuda_graph_are_kernels_of_their_own(tmp_path: Path) -> None:
+    """One launch, five kernels: half the time of the three products saves half of 3 x 990 us."""
+    ending = synthetic.call("cudaDeviceSynchronize", 40.0, 5100.0, 9)
+    step = synthetic.call("ProfilerStep#1", 0, 5200.0, category="user_annotation")
+    events = [synthetic.call("cudaGraphLaunch", 10.0, 20.0, 1), ending, step]
+    for node in range(5):
+        name = "elementwise_kernel" if node % 2 else "nvjet_gemm"
+        about = {"graph id": 1, "graph node id": node + 1}
+        events.append(synthetic.kernel(name, 40.0 + 1000 * node, 990, 1, **about))
+    path = one_rank(tmp_path, events)
+    before, after = (
+        replay_files([path], changes=changes).step_time
+        for changes in ((), ("kernels.gemm=0.5x",))
+    )
+    assert before - after == pytest.approx(3 * 990e-6 / 2, rel=1e-6)

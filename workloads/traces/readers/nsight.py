@@ -28,7 +28,13 @@ from prestep.workloads.traces.steps import NAMED
 
 NS = 1e-9
 COPIES = {1: "HtoD", 2: "DtoH", 8: "DtoD", 10: "PtoP"}
-ACTIVITIES = ("KERNEL", "MEMCPY", "MEMSET", "RUNTIME", "SYNCHRONIZATION")
+ACTIVITIES = (
+    *("KERNEL", "GRAPH_TRACE", "MEMCPY", "MEMSET"),
+    *("RUNTIME", "SYNCHRONIZATION"),
+)
+WHOLE_GRAPHS = (
+    "CUDA graph in one piece; nsys profile --cuda-graph-trace=node has its kernels"
+)
 PROCESS = 1 << 24  # globalTid and globalPid: the thread is in the lower 24 bits
 
 
@@ -144,7 +150,7 @@ def _export(path: Path, database: sqlite3.Connection) -> _Export:
 def _read(path: Path, database: sqlite3.Connection) -> Recording:
     export = _export(path, database)
     rows = {name: export.rows(name) for name in ACTIVITIES}
-    processes = Counter(map(_owner, rows["KERNEL"]))
+    processes = Counter(map(_owner, rows["KERNEL"] + rows["GRAPH_TRACE"]))
     if processes:
         export = replace(export, process=processes.most_common(1)[0][0])
     counts: Counter[tuple[str, str]] = Counter()
@@ -163,6 +169,7 @@ def _read(path: Path, database: sqlite3.Connection) -> Recording:
         groups={},
         spans=table_of(spans, -1),
         dropped=dropped_of(counts, -1),
+        repaired={WHOLE_GRAPHS: len(graphs)} if (graphs := rows["GRAPH_TRACE"]) else {},
     )
 
 
@@ -179,6 +186,8 @@ def _spans(
             counts[table.lower(), "of another process"] += 1
         elif table == "KERNEL":
             yield _kernel(row, export.words)
+        elif table == "GRAPH_TRACE":
+            yield _graph(row)
         elif table in ("MEMCPY", "MEMSET"):
             yield _copy(table, row)
         elif table == "RUNTIME":
@@ -215,6 +224,13 @@ def _kernel(row: dict[str, Any], words: dict[Any, str]) -> Span:
         collective=KERNEL_OPS[match.group(1)] if match else "",
         correlation=_correlation(row),
     )
+
+
+def _graph(row: dict[str, Any]) -> Span:
+    """A CUDA graph as one piece of work: nsys lists its kernels only with --cuda-graph-trace=node."""
+    name = f"CUDA graph {row.get('graphId') or ''}".strip()
+    times = _times(row)
+    return Span("kernel", name, _stream(row), *times, correlation=_correlation(row))
 
 
 def _copy(table: str, row: dict[str, Any]) -> Span:
