@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import fields
 from typing import Literal
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 from prestep.sim.strict import has_keys, type_hints
 
@@ -53,7 +53,7 @@ def split(item: str) -> tuple[str, str]:
     name = name.strip()
     if not name or not equals or ("." not in name and value.strip().lower() != "off"):
         expected = "section.key=value, selector.attribute=value or selector=off"
-        raise InputError(Mistake("--set", name, f'"{item}"', expected, _hint(item)))
+        raise InputError.of("--set", name, f'"{item}"', expected, _hint(item))
     return name, value.strip().strip("\"'")
 
 
@@ -99,7 +99,7 @@ def link_key(name: str, sections: Collection[str]) -> str:
     close = difflib.get_close_matches(head, list(sections), n=1, cutoff=0.8)
     if close and head not in sections:
         hint = f'did you mean "{close[0]}{name[len(head) :]}"?'
-        raise InputError(
-            Mistake("--set", name, f'"{head}"', "a section or a kind of link", hint)
+        raise InputError.of(
+            "--set", name, f'"{head}"', "a section or a kind of link", hint
         )
     return name.removeprefix("cluster.set.")

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from prestep.sim.entry_points import PREFIX, entry_points
-from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.plugins import absent, spec_of
 
 
@@ -58,7 +58,7 @@ def file(own: Path, kind: str, name: str) -> Path | None:
     if len(sources) > 1:
         found = f"those of {' and '.join(sources.values())}"
         expected, hint = "one file of that name", "uninstall all but one"
-        raise InputError(Mistake(PREFIX + kind, name, found, expected, hint))
+        raise InputError.of(PREFIX + kind, name, found, expected, hint)
     return next(iter(sources), None)
 
 

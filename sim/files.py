@@ -15,7 +15,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 
 
 @contextmanager
@@ -31,7 +31,7 @@ def replacing(path: str | Path) -> Iterator[Path]:
     """
     target = Path(path)
     if target.is_dir():
-        raise InputError(Mistake(str(path), "", "a folder", "a file to write"))
+        raise InputError.of(str(path), "", "a folder", "a file to write")
     if target.exists() and not target.is_file():
         yield target  # /dev/stdout, a pipe: nothing to keep whole
         return
@@ -65,7 +65,7 @@ def _mode(file: Path) -> int:
 
 def _unwritable(path: str | Path, error: OSError) -> InputError:
     found = error.strerror or str(error)
-    return InputError(Mistake(str(path), "", found, "a file that can be written"))
+    return InputError.of(str(path), "", found, "a file that can be written")
 
 
 def write_text(path: str | Path, text: str) -> None:
@@ -120,19 +120,15 @@ def read_bytes(
     place = Path(path)
     try:
         if place.is_dir():
-            raise InputError(Mistake(str(path), "", "a folder", expected))
+            raise InputError.of(str(path), "", "a folder", expected)
         with place.open("rb") as file:
             data = file.read(int(min(largest, 2**62)) + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the name
-        raise InputError(
-            Mistake(
-                str(path), "", getattr(error, "strerror", None) or str(error), expected
-            )
+        raise InputError.of(
+            str(path), "", getattr(error, "strerror", None) or str(error), expected
         ) from None
     if len(data) > largest:
-        raise InputError(
-            Mistake(str(path), "", f"more than {largest:.0f} bytes", expected)
-        )
+        raise InputError.of(str(path), "", f"more than {largest:.0f} bytes", expected)
     return data
 
 
@@ -157,8 +153,8 @@ def unpacked(path: str | Path, data: bytes, largest: float = LARGEST) -> bytes:
                     else f"a damaged gzip file ({error})"
                 )
                 hint = "copy it again, or record again"
-                raise InputError(
-                    Mistake(str(path), "", found, "a whole file", hint)
+                raise InputError.of(
+                    str(path), "", found, "a whole file", hint
                 ) from None
             if not piece:
                 return b"".join(pieces)
@@ -173,14 +169,12 @@ def check_ratio(
     """Raises InputError if a file unpacks to more than a real one would."""
     if size > largest or size > max(SMALL, PACKED * packed):
         found = f"{packed} bytes that unpack to more than {size}"
-        raise InputError(
-            Mistake(
-                str(path),
-                "",
-                found,
-                f"at most {PACKED} times as much",
-                "unpack it first",
-            )
+        raise InputError.of(
+            str(path),
+            "",
+            found,
+            f"at most {PACKED} times as much",
+            "unpack it first",
         )
 
 
@@ -197,9 +191,7 @@ def read_text(
     try:
         return read_bytes(path, expected, largest).decode("utf-8")
     except UnicodeDecodeError:
-        raise InputError(
-            Mistake(str(path), "", "bytes that are no text", expected)
-        ) from None
+        raise InputError.of(str(path), "", "bytes that are no text", expected) from None
 
 
 #: Bytes of a file that somebody writes by hand: a thousand times those of the largest here.

@@ -208,7 +208,7 @@ def _check_format(scenario: Scenario, gpu: Gpu) -> None:
     hint = f"the {gpu.name} computes no {precision(name).products}"
     expected = " or ".join(known)
     where = scenario.where
-    raise InputError(Mistake(where, "training.precision", f'"{name}"', expected, hint))
+    raise InputError.of(where, "training.precision", f'"{name}"', expected, hint)
 
 
 def _computes(gpu: Gpu, name: str) -> bool:
@@ -287,7 +287,7 @@ def _speeds(
     if framework not in BY_HOST:
         key, expected = "cluster.host_factor_by_rank", f"one of {', '.join(BY_HOST)}"
         hint = "host_factor is that of the slowest rank, for which the others wait"
-        raise InputError(Mistake(scenario.where, key, framework, expected, hint))
+        raise InputError.of(scenario.where, key, framework, expected, hint)
     return tuple(zip(speeds or [None] * len(hosts), hosts, strict=True))
 
 

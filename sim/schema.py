@@ -198,12 +198,12 @@ def read(
     try:
         table = files.toml(files.written_text(path))
     except FileNotFoundError:
-        raise InputError(Mistake(str(path), "", "no such file", expected)) from None
+        raise InputError.of(str(path), "", "no such file", expected) from None
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        raise InputError(Mistake(str(path), "", why, expected)) from None
+        raise InputError.of(str(path), "", why, expected) from None
     except ValueError as error:  # not UTF-8, or not TOML
-        raise InputError(Mistake(str(path), "", str(error), expected)) from None
+        raise InputError.of(str(path), "", str(error), expected) from None
     if mistakes := [*schema.mistakes(str(path), "", table)]:
         raise InputError(mistakes)
     return table

@@ -163,7 +163,7 @@ def _value(entry: Field[Any], hint: Any, value: object, where: str, dotted: str)
         converted = _typed(hint, value, where, dotted)
     for item in converted if isinstance(converted, tuple) else (converted,):
         if limit := _limit(item, entry.metadata):
-            raise InputError(Mistake(where, dotted, str(value), limit))
+            raise InputError.of(where, dotted, str(value), limit)
     return converted
 
 
@@ -203,7 +203,7 @@ def _list(item: Any, value: object, where: str, dotted: str) -> tuple[Any, ...]:
     if isinstance(value, list | tuple):
         return tuple(_typed(item, one, where, dotted) for one in value)
     expected = f"a list such as {_example(item)}"
-    raise InputError(Mistake(where, dotted, repr(value), expected))
+    raise InputError.of(where, dotted, repr(value), expected)
 
 
 def _table(value: object, where: str, dotted: str) -> dict[str, str]:
@@ -211,7 +211,7 @@ def _table(value: object, where: str, dotted: str) -> dict[str, str]:
     if isinstance(value, Mapping):
         return dict(flatten(value))
     expected = 'a table such as { "nvlink.bandwidth" = "2x" }'
-    raise InputError(Mistake(where, dotted, repr(value), expected))
+    raise InputError.of(where, dotted, repr(value), expected)
 
 
 def _inner(cls: Any, value: object, where: str, dotted: str) -> Any:
@@ -248,7 +248,7 @@ def _scalar(hint: type, value: object, where: str, dotted: str) -> Any:
         return float(value) if abs(value) <= LARGEST else value
     if not fits:
         shown = whole_number_meant(value, dotted) if hint is int else ""
-        raise InputError(Mistake(where, dotted, repr(value), names[hint], shown))
+        raise InputError.of(where, dotted, repr(value), names[hint], shown)
     return value
 
 
@@ -278,14 +278,12 @@ def _choice(choices: tuple[str, ...], value: object, where: str, dotted: str) ->
         if isinstance(value, str) and value.lower() == choice.lower():
             return choice
     found = f'"{value}"' if isinstance(value, str) else repr(value)
-    raise InputError(
-        Mistake(
-            where,
-            dotted,
-            found,
-            f"one of {', '.join(choices)}",
-            did_you_mean(str(value), choices),
-        )
+    raise InputError.of(
+        where,
+        dotted,
+        found,
+        f"one of {', '.join(choices)}",
+        did_you_mean(str(value), choices),
     )
 
 

@@ -12,7 +12,7 @@ import math
 import re
 from collections.abc import Collection, Sequence
 
-from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.errors import InputError, did_you_mean
 
 _DECIMAL = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12, "P": 1e15}
 _BINARY = {"Ki": 2.0**10, "Mi": 2.0**20, "Gi": 2.0**30, "Ti": 2.0**40, "Pi": 2.0**50}
@@ -49,16 +49,16 @@ def _parse(
     expected = f'a quantity with a unit such as "{example}"'
     if not isinstance(text, str):
         hint = f'write "{text} {example.split()[-1]}"'
-        raise InputError(Mistake(where, key, repr(text), expected, hint))
+        raise InputError.of(where, key, repr(text), expected, hint)
     match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise InputError(Mistake(where, key, f'"{text}"', expected))
+        raise InputError.of(where, key, f'"{text}"', expected)
     number, unit = float(match[1].replace("_", "")), match[2]
     if unit not in units:
         hint = _hint(match[1], unit, units)
-        raise InputError(Mistake(where, key, f'"{text}"', expected, hint))
+        raise InputError.of(where, key, f'"{text}"', expected, hint)
     if limit := _limit(number):
-        raise InputError(Mistake(where, key, f'"{text}"', limit))
+        raise InputError.of(where, key, f'"{text}"', limit)
     return number, unit
 
 

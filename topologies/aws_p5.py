@@ -91,10 +91,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     its own four NICs, without the CPU: ``gpu0 > pcieswitch0 > nic0 > network``. With several hosts, names are prefixed:
     ``host1/gpu0``.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

@@ -60,10 +60,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
 
     GPU 0 reaches GPU 4 over ``gpu0 > gpu4``, two links. It has none to GPU 5, and NCCL's rings keep to the links.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

@@ -94,10 +94,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     host1/gpu0``. Between groups the way is at most local, global, local. Where two global cables meet in one switch of
     a third group, that way is as short or shorter, and is taken: routes here are those with the fewest hops.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

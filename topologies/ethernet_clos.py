@@ -90,10 +90,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     ``host0/gpu0 > host0/pcieswitch0 > host0/nic0 > leaf0 > pod0/spine0 > leaf1 > host2/nic0 > host2/pcieswitch0 >
     host2/gpu0``, and equally over the pod's other spines.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

@@ -99,10 +99,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     ``host0/gpu0 > host0/pcieswitch0 > host0/nic0 > leaf0 > spine0 > leaf1 > host4/nic0 > host4/pcieswitch0 >
     host4/gpu0``, and equally over the other spines.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

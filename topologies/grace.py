@@ -83,10 +83,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     Host memory reaches a GPU over ``memory0 > cpu0 > gpu0`` as fast as NVLink. A GPU leaves the board through the CPU's
     PCIe root, ``gpu0 > cpu0 > nic0 > network``: there is no PCIe switch. With several hosts, names are prefixed.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

@@ -76,10 +76,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     A DGX H100 sends from gpu0 to gpu1 over ``gpu0 > nvswitch0 > gpu1`` (5/18 of the bytes), and as many over nvswitch3;
     nvswitch1 and nvswitch2 carry 4/18 each. Host memory reaches gpu5 over ``memory1 > cpu1 > pcieswitch5 > gpu5``.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

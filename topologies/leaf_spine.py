@@ -56,10 +56,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     GPU 0 of host 0 reaches GPU 0 of host 3 over
     ``host0/gpu0 > host0/cpu0 > host0/nic0 > leaf0 > leaf1 > host3/nic0 > host3/cpu0 > host3/gpu0``.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

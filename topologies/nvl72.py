@@ -94,10 +94,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     the CPU: ``host0/gpu0 > host0/cpu0 > host0/nic0 > rack0/leaf0``, and from there over a spine when there are several
     racks. A single rack has no spine, so its leaves join the NICs of one rail only.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

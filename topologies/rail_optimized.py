@@ -91,10 +91,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     ``host0/gpu0 > host0/pcieswitch0 > host0/nic0 > group0/leaf0 > host1/nic0 > host1/pcieswitch0 > host1/gpu0``.
     To another rail or another group the way is up one spine and down again.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

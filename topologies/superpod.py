@@ -101,10 +101,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     ``host0/gpu0 > host0/pcieswitch0 > host0/nic0 > unit0/leaf0 > spine0 > unit1/leaf0 > host32/nic0 >
     host32/pcieswitch0 > host32/gpu0``, and equally over the other spines.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

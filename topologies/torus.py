@@ -52,10 +52,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     GPU 0 of host 0 reaches GPU 0 of host 1 over ``host0/gpu0 > host0/pcieswitch0 > host0/nic0 > switch0 > switch1 >
     host1/nic0 > host1/pcieswitch0 > host1/gpu0``; farther ones over any of the shortest ways, equally.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

@@ -69,10 +69,6 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     GPU 0 sends to its own board over one NVSwitch. A sixth of its bytes to GPU 8 take
     ``gpu0 > nvswitch0 > nvswitch6 > gpu8``: 8 trunks for 8 GPUs, so neither board waits for the other.
 
-    Parameters
-    ----------
-    params : Params
-
     Returns
     -------
     networkx.MultiDiGraph

@@ -36,11 +36,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         told = files.json_of(files.read_text(path, EXPECTED))
     except ValueError as error:
-        raise InputError(
-            Mistake(str(path), "", f"no JSON ({error})", EXPECTED)
-        ) from None
+        raise InputError.of(str(path), "", f"no JSON ({error})", EXPECTED) from None
     if not isinstance(told, dict):
-        raise InputError(Mistake(str(path), "", type(told).__name__, EXPECTED))
+        raise InputError.of(str(path), "", type(told).__name__, EXPECTED)
     wrong = [key for key, good in _needed(told) if not good]
     if wrong:
         raise InputError(

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from prestep.sim.engine.execution import Run
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.graph.opgraph import KERNEL, OpGraph
 
 #: Seconds of a year, beyond which nobody waits for a step or for requests to be served.
@@ -119,4 +119,4 @@ def check_duration(seconds: float, where: str, keys: str, what: str) -> None:
         return
     found = f"{what} of {seconds / YEAR:.3g} years"
     hint = "check the sizes of the model and of the batch, or take more GPUs"
-    raise InputError(Mistake(where, keys, found, "one of at most a year", hint))
+    raise InputError.of(where, keys, found, "one of at most a year", hint)

@@ -158,7 +158,7 @@ def capability_of(name: str) -> tuple[int, int]:
     if not (facts := known_capability(name)):
         expected = "the compute capability, such as [9, 0]"
         hint = "programs ask for it: state it in the GPU's file"
-        raise InputError(Mistake(name, "capability", "nothing", expected, hint))
+        raise InputError.of(name, "capability", "nothing", expected, hint)
     major, minor = facts
     return major, minor
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.errors import InputError, did_you_mean
 from prestep.sim.graph.kernel import PREFIX, STATED, Kernel
 
 # Scales included: fp8_block has an fp32 for 128 elements (DeepSeek-V3's activations), mxfp8 a byte for 32 (OCP MX),
@@ -220,17 +220,17 @@ def check(kernel: Kernel) -> None:
             return
         hint, kind = did_you_mean(kernel.kind, KINDS), f'"{kernel.kind}"'
         expected = "a known kind, or bytes or flops"
-        raise InputError(Mistake("kernel", "kind", kind, expected, hint))
+        raise InputError.of("kernel", "kind", kind, expected, hint)
     if kernel.kind.startswith(PREFIX) and (kernel.bytes > 0 or kernel.flops > 0):
         return
     fields = known[0].split(", ")
     bad_count = len(kernel.shape) != len(fields) and fields != ["elements"]
     if bad_count or any(size <= 0 for size in kernel.shape) or not kernel.shape:
         shape, expected = str(kernel.shape), f"positive sizes ({known[0]})"
-        raise InputError(Mistake("kernel", kernel.kind, shape, expected))
+        raise InputError.of("kernel", kernel.kind, shape, expected)
     if kernel.dtype not in DTYPE_BYTES:
         dtype, expected = f'"{kernel.dtype}"', f"one of {', '.join(DTYPE_BYTES)}"
-        raise InputError(Mistake("kernel", "dtype", dtype, expected))
+        raise InputError.of("kernel", "dtype", dtype, expected)
 
 
 def work(kernel: Kernel) -> Work:

@@ -122,7 +122,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         return files.toml(files.written_text(path))
     except (OSError, ValueError) as error:
-        raise InputError(Mistake(str(path), "", str(error), EXPECTED)) from None
+        raise InputError.of(str(path), "", str(error), EXPECTED) from None
 
 
 def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 
 from prestep.sim import files
 from prestep.sim.costs.tables import Row, row_of
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 
 COLUMNS = (
     *("kind", "layout", "dtype", "shape", "bytes"),
@@ -38,7 +38,7 @@ def read_rows(path: Path) -> list[Row]:
         return [_checked(row_of(one)) for one in table]
     except _NO_TABLE as error:
         text = str(error).splitlines()[0][:200]
-        raise InputError(Mistake(str(path), "", text, "a table of kernels")) from None
+        raise InputError.of(str(path), "", text, "a table of kernels") from None
 
 
 def _checked(row: Row) -> Row:

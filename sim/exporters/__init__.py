@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.plugins import load_function, outlines
 
 
@@ -41,13 +41,11 @@ def export(
         exporter = load_function(__name__, name or name_for(path), "write")
         said = exporter(result, target, **options)
     except OSError as error:
-        raise InputError(
-            Mistake(
-                str(path),
-                "",
-                error.strerror or str(error),
-                "a path that can be written",
-            )
+        raise InputError.of(
+            str(path),
+            "",
+            error.strerror or str(error),
+            "a path that can be written",
         ) from error
     return f"wrote {target}; {said}" if said else f"wrote {target}"
 
@@ -67,9 +65,7 @@ def name_for(path: str | Path) -> str:
     )
     matching = [suffix for suffix in suffixes if ending.endswith(suffix)]
     if not matching:
-        raise InputError(
-            Mistake(
-                text, "", "an unknown ending", f"one of {', '.join(sorted(suffixes))}"
-            )
+        raise InputError.of(
+            text, "", "an unknown ending", f"one of {', '.join(sorted(suffixes))}"
         )
     return suffixes[max(matching, key=len)]

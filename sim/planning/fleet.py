@@ -13,7 +13,7 @@ from prestep.sim.costs.changed import AS_MODEL, ChangedGpu, Speed, changed
 from prestep.sim.costs.clock import Load
 from prestep.sim.costs.power import Power
 from prestep.sim.engine.execution import Limited
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain, OpGraph
 from prestep.topologies.fabric import Fabric
@@ -136,7 +136,7 @@ def _limit_of(model: Gpu) -> float:
         return model.power_limit
     found = f"a {model.name}, of which nobody says what it draws"
     expected = "a GPU whose file has power_limit and [draw]"
-    raise InputError(Mistake("cluster.set", f"gpu.{LIMIT}", found, expected))
+    raise InputError.of("cluster.set", f"gpu.{LIMIT}", found, expected)
 
 
 def _check_limits(model: Gpu, speeds: Iterable[Speed]) -> None:
@@ -151,7 +151,7 @@ def _check_limits(model: Gpu, speeds: Iterable[Speed]) -> None:
     if lowest * limit < LEAST * idle:
         found = f"{lowest * limit:.0f} W"
         expected = f"at least {LEAST * idle:.0f} W: {idle:.0f} W are drawn by a {model.name} with nothing to do"
-        raise InputError(Mistake("cluster.set", f"gpu.{LIMIT}", found, expected))
+        raise InputError.of("cluster.set", f"gpu.{LIMIT}", found, expected)
 
 
 def limited_of(fleet: Fleet, graph: OpGraph) -> dict[int, Limited]:

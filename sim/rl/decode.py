@@ -4,7 +4,7 @@ products   every weight is read once, by measured laws (`laws.toml`); above 256 
 experts    as many as the batch's tokens meet, on average, are read and computed; routers have favourites
            (parallel.imbalance)
 attention  keys and values of all tokens so far, a kernel a layer
-exchanges  between an engine's GPUs (`prestep.sim.rl.exchanges`)
+exchanges  between an engine's GPUs
 small      norms, rotation, routing: the time of a small kernel each
 sampling   a token, and its log-probability, of all logits
 host       scheduling and sampling, as far as the GPU does not work beside them
@@ -13,7 +13,7 @@ host       scheduling and sampling, as far as the GPU does not work beside them
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 
 from prestep.sim import files
+from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.costs import Gpu
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.rl.constants import (
@@ -29,12 +30,57 @@ from prestep.sim.rl.constants import (
     SMALL,
     SMALL_OF_EXPERTS,
 )
-from prestep.sim.rl.exchanges import ACTIVATION, Exchanges
 from prestep.sim.rl.pools import Pools
 from prestep.sim.units import parse_duration
 from prestep.workloads.models.counts import total_parameters
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.routing import layers_of
+
+ACTIVATION = 2.0  # bytes of a value of activations and of the KV cache
+#: Ranks between which vLLM's own kernels reduce, and the most bytes (vllm/distributed/device_communicators).
+REDUCING, MOST = (2, 4, 6, 8), 8 * 2**20
+PROBE = 64e6  # bytes of a transfer that shows what a pair of GPUs reaches
+
+
+@dataclass(frozen=True)
+class Exchanges:
+    """The exchanges of the engine on these GPUs."""
+
+    pools: Pools
+    gpus: Sequence[str]
+
+    def seconds(self, m: ModelSpec, batch: int) -> float:
+        """Seconds of a step, for one token of each rollout of a batch."""
+        rl, size = self.pools.rl, batch * m.hidden * ACTIVATION
+        tp, stages, total = rl.generation_tp, rl.generation_pp, 0.0
+        if tp > 1:
+            total += 2 * m.layers * self.reduced(size, self.gpus[:tp])
+            logits = batch * m.vocab * ACTIVATION
+            total += self._nccl("all_gather", logits, self.gpus[:tp])
+        if stages > 1:
+            pair = self.gpus[0], self.gpus[tp]
+            total += (stages - 1) * self._nccl("sendrecv", size, pair)
+        return total
+
+    def reduced(self, size: float, ranks: Sequence[str]) -> float:
+        """Seconds of an all-reduce by whoever is faster."""
+        by_nccl = self._nccl("all_reduce", size, ranks)
+        if not self._own(size, ranks):
+            return by_nccl
+        c, pair = self.pools.constants, self._nccl("sendrecv", PROBE, ranks[:2])
+        start = c.reduce_start + len(ranks) * c.reduce_gpu
+        return min(by_nccl, start + size * pair / PROBE)
+
+    def _own(self, size: float, ranks: Sequence[str]) -> bool:
+        """Whether vLLM's own kernel may reduce: few bytes, GPUs of one host."""
+        hosts = {self.pools.fabric.host_of(gpu) for gpu in ranks}
+        return len(ranks) in REDUCING and size <= MOST and len(hosts) == 1
+
+    def _nccl(self, op: str, size: float, ranks: Sequence[str]) -> float:
+        fabric, nccl = self.pools.fabric, self.pools.scenario.nccl
+        plan = plan_collective(op, size, ranks, fabric, nccl)
+        return plan.duration(fabric.links.bandwidth)
+
 
 #: Times of kernels that were measured, by kind.
 FILE = Path(__file__).parent / "laws.toml"

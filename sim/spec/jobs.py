@@ -221,11 +221,9 @@ def overridden(
 def refuse(scenario: Scenario, what: str) -> None:
     """Raises InputError where only one job can be handled."""
     if scenario.jobs:
-        raise InputError(
-            Mistake(
-                scenario.where,
-                "jobs",
-                f"{len(scenario.jobs)} jobs",
-                f"one job for {what}",
-            )
+        raise InputError.of(
+            scenario.where,
+            "jobs",
+            f"{len(scenario.jobs)} jobs",
+            f"one job for {what}",
         )

@@ -127,7 +127,7 @@ def _too_many_gpus(scenario: Scenario, most: int) -> list[Mistake]:
 def _refuse_jobs(scenario: Scenario, where: str) -> None:
     if scenario.jobs:
         found, hint = f"{len(scenario.jobs)} jobs", "layouts are of one job"
-        raise InputError(Mistake(where, "jobs", found, "one", hint))
+        raise InputError.of(where, "jobs", found, "one", hint)
 
 
 def _samples(scenario: Scenario) -> int:

@@ -230,10 +230,8 @@ def _of(job: Scenario, fabric: Any, taken: tuple[str, ...]) -> tuple[str, ...]:
             value is not None for value in (wanted.gpus, wanted.hosts, wanted.hostfile)
         ):
             hint = "both say which hosts"
-            raise InputError(
-                Mistake(
-                    job.where, "cluster.hostfile", file, "no [placement] of hosts", hint
-                )
+            raise InputError.of(
+                job.where, "cluster.hostfile", file, "no [placement] of hosts", hint
             )
         wanted = replace(wanted, hostfile=file)
     return place(fabric, ranks_of(job), wanted, where, taken)

@@ -25,7 +25,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from prestep.sim import files, plugins
-from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.errors import InputError, did_you_mean
 from prestep.sim.tools import catalog
 
 if TYPE_CHECKING:
@@ -126,7 +126,7 @@ def _without_options(overrides: Sequence[str], path: Path) -> Iterator[str]:
         elif not declared.get(key, {}).get("is_flag"):
             value = item.partition("=")[2].strip().strip("\"'")
             expected = f"a {key.partition('.')[0]}: this is a scenario"
-            raise InputError(Mistake(str(path), key, value, expected))
+            raise InputError.of(str(path), key, value, expected)
 
 
 def unchanged(tables: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, ...]:

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Literal
 
 from prestep.sim import plugins
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.strict import key, table
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.adapter import Adapter
@@ -213,7 +213,7 @@ def run_of(name: str) -> ModuleType:
     plugin = plugins.plugins_in(group).get(name)
     if plugin is None:
         expected = f"a module under {group} that predicts it"
-        raise InputError(Mistake(group, name, "nothing", expected))
+        raise InputError.of(group, name, "nothing", expected)
     return plugins.imported_plugin(plugin)
 
 
@@ -252,7 +252,7 @@ class _Sections(Mapping[str, type]):
         what = f"a subclass of {expected.__name__}" if name in CORE else "a dataclass"
         key = f"{self.GROUP}: {name}"
         wanted = f'{what}: "module:Class"'
-        raise InputError(Mistake(plugin.source, key, plugin.entry.value, wanted))
+        raise InputError.of(plugin.source, key, plugin.entry.value, wanted)
 
     def __iter__(self) -> Iterator[str]:
         return iter(dict.fromkeys((*CORE, *plugins.plugins_in(self.GROUP))))

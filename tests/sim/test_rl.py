@@ -20,11 +20,10 @@ from prestep.sim.errors import InputError
 from prestep.sim.rl.decode import WORKING, Engine
 from prestep.sim.rl.lengths import generated, packs
 from prestep.sim.rl.pools import pools_of
-from prestep.sim.rl.refit import tensors_of
 from prestep.sim.rl.result import UNSEEN, interval_of
 from prestep.sim.rl.rollout import rollout_of
 from prestep.sim.rl.section import Rl
-from prestep.sim.rl.step import RlStep, predict
+from prestep.sim.rl.step import RlStep, predict, tensors_of
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.workloads.models.model import load_model
 from tests.sample import together

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from lab.fit.decode import FAMILIES, errors, fitted, measured
 from prestep.sim.costs import load_gpu
-from prestep.sim.rl.decode import MEASURED_ON, laws
-from prestep.sim.rl.exchanges import MOST, Exchanges
+from prestep.sim.rl.decode import MEASURED_ON, MOST, Exchanges, laws
 from prestep.sim.rl.pools import pools_of
 from prestep.sim.rl.training import batch_of
 from tests.sim.test_rl import SCENARIO, engine, path  # noqa: F401 (a fixture)

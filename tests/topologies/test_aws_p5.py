@@ -11,7 +11,7 @@ from prestep.sim.errors import InputError
 from prestep.topologies import aws_p5, load_cluster
 from prestep.topologies.aws_p5 import Params
 from prestep.topologies.fabric.compile import compile_graph
-from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.summary import bisection
 
 PARAMS = st.builds(
     Params,

@@ -12,7 +12,7 @@ from prestep.topologies import load_cluster
 from prestep.topologies.ethernet_clos import Params, build
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.routes.router import MAX_PATHS
-from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.summary import bisection
 from prestep.topologies.show.tiers import tiers
 
 HOST: dict[str, Any] = {

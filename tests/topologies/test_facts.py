@@ -7,7 +7,7 @@ import pytest
 
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.summary import bisection
 from prestep.topologies.show.tiers import tiers
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prestep.sim.errors import InputError
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fat_tree import Params, build
-from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.summary import bisection
 from prestep.topologies.show.tiers import tiers
 
 HOST: dict[str, Any] = {

@@ -21,7 +21,7 @@ from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.graph import from_graph, to_graph
-from prestep.topologies.files.differences import differences
+from prestep.topologies.files.interchange import differences
 
 SMALL = ("dgx-h100", "h200-leafspine-2x2", "gb200-nvl4", "dgx-1v", "mi300x")
 #: Links up to which every bundled cluster is written, read and compared.

@@ -14,7 +14,7 @@ from prestep.topologies import cluster_names, host, load_cluster
 from prestep.topologies.core.quantity import GRADES, Quantity
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.host import Params
-from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.summary import bisection
 from tests.sample import together
 
 PARAMS = st.builds(

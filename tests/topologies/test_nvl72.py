@@ -8,7 +8,7 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 from prestep.topologies.nvl72 import Params
-from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.summary import bisection
 from prestep.topologies.show.tiers import tiers
 
 RACK, POD = load_cluster("gb200-nvl72"), load_cluster("gb200-superpod-576")

@@ -7,7 +7,7 @@ import pytest
 from prestep.topologies import cluster_names, load_cluster
 from prestep.topologies.core.kinds import STORAGE_LINKS
 from prestep.topologies.fabric.compile import compile_graph
-from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.summary import bisection
 from prestep.topologies.show.tiers import tiers
 from prestep.topologies.superpod import Params, build
 

@@ -10,7 +10,7 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric.compile import compile_graph
-from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.summary import bisection
 from prestep.topologies.show.tiers import tiers
 from prestep.topologies.superpod import Params, build
 

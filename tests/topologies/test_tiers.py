@@ -9,7 +9,7 @@ from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.wiring import add_node, join, new_graph
-from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.summary import bisection
 from prestep.topologies.show.tiers import tiers
 
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError
 from prestep.topologies.fabric.compile import compile_graph
-from prestep.topologies.show.measures import bisection
+from prestep.topologies.show.summary import bisection
 from prestep.topologies.torus import Params, build
 
 HOST: dict[str, Any] = {"gpus": 1, "nics": 1, "nvmes": 0, "nvlinks": (), "sockets": 1}

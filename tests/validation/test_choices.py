@@ -12,7 +12,7 @@ from click.testing import CliRunner
 from prestep import cli
 from prestep.sim.errors import InputError
 from prestep.validation.formats import nccl_log
-from prestep.validation.sets import choices, saved_choices
+from prestep.validation.sets import choices
 from prestep.validation.sets.sets import validate
 
 LOG = """# cluster: h200-host-4
@@ -113,7 +113,7 @@ def test_what_is_no_log_is_told(tmp_path: Path, text: str, said: str) -> None:
     path = tmp_path / "x.json"
     path.write_text(text)
     with pytest.raises(InputError, match=said):
-        saved_choices.read(path)
+        choices.read(path)
 
 
 def test_a_log_of_more_ranks_than_the_cluster_has_is_skipped(tmp_path: Path) -> None:
@@ -131,4 +131,4 @@ def test_a_setting_that_nccl_does_not_have_is_named(tmp_path: Path) -> None:
     for key, value, said in (("a", 1, "unknown key"), ("min_ctas", "x", "min_ctas")):
         path.write_text(json.dumps({"4": {**entry, "nccl": {key: value}}}))
         with pytest.raises(InputError, match=said):
-            saved_choices.read(path)
+            choices.read(path)

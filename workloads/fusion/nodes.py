@@ -7,6 +7,8 @@ they are decomposed into: a reduction over rows and a pointwise operation that u
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from math import prod
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.fusion.graph import (
@@ -18,10 +20,60 @@ from prestep.workloads.fusion.graph import (
     Value,
     Versions,
 )
-from prestep.workloads.fusion.padding import padded
 from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation, words
 from prestep.workloads.operators import pointwise, reductions
 from prestep.workloads.operators.tensors import base, stored
+
+PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
+#: Layouts of products with unaligned rows, and multiplications for each element moved from which on they are padded
+#: (torch._inductor.fx_passes.pad_mm: peak over bandwidth; Hopper's).
+UNALIGNED, COMPUTE_BOUND = ("_odd", "_even"), 200
+
+
+def padded(node: Node, operation: Operation, versions: Versions) -> tuple[Node, ...]:
+    """The copies of its operands that a product needs first, and the product of them; other nodes as they are."""
+    if not _is_padded(node):
+        return (node,)
+    matrices = [each for each in operation.operands if len(each.shape) > 1][-2:]
+    step = 16 // ELEMENT_BYTES[matrices[0].dtype]
+    copies: list[Node] = []
+    reads = list(node.reads)
+    for at, matrix in enumerate(matrices, start=len(reads) - 2):
+        if any(size % step for size in matrix.shape[-2:]):
+            copy = _pad(reads[at], matrix, step, versions)
+            value, size = copy.writes[0]
+            reads[at] = Read(value, 0, size)
+            copies.append(copy)
+    kernels = (_aligned(node.kernels[-1], step),)
+    return *copies, replace(node, reads=tuple(reads), kernels=kernels)
+
+
+def _is_padded(node: Node) -> bool:
+    """Whether a node is a product with unaligned rows that arithmetic bounds."""
+    if node.name not in PRODUCTS or not node.kernels[-1].layout.endswith(UNALIGNED):
+        return False
+    m, n, k = node.kernels[-1].shape[-3:]
+    return m * n * k >= COMPUTE_BOUND * (m * n + m * k + n * k)
+
+
+def _pad(read: Read, matrix: Operand, step: int, versions: Versions) -> Node:
+    rows, columns = (-(-size // step) * step for size in matrix.shape[-2:])
+    elements = matrix.elements // prod(matrix.shape[-2:]) * rows * columns
+    size = float(elements * ELEMENT_BYTES[matrix.dtype])
+    value = versions.unnamed()
+    return Node("pad", (read,), ((value, size),), Space(matrix.elements), again=True)
+
+
+def _aligned(kernel: Kernel, step: int) -> Kernel:
+    """The product of padded operands."""
+    *batch, m, n, k = kernel.shape
+    whole = tuple(-(-size // step) * step for size in (m, n, k))
+    layout = kernel.layout
+    for ending in UNALIGNED:
+        layout = layout.removesuffix(ending)
+    flops = kernel.flops * prod(whole) / (m * n * k)
+    return replace(kernel, shape=(*batch, *whole), layout=layout, flops=flops)
+
 
 #: Longest rows that Inductor reduces in one go; it loops over longer ones (torch._inductor: persistent reductions).
 PERSISTENT = 1024

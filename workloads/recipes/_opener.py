@@ -135,14 +135,14 @@ def _told(own: Sequence[str], path: Path) -> tuple[tuple[str, ...], bool, str]:
     for item in own:
         if _key(item) not in (WITH, LENIENT, FUNCTION):
             expected = f"{WITH}, {LENIENT} or {FUNCTION}"
-            raise InputError(Mistake(str(path), _key(item), _value(item), expected))
+            raise InputError.of(str(path), _key(item), _value(item), expected)
     said = {
         key: [_value(i) for i in own if _key(i) == key]
         for key in (WITH, LENIENT, FUNCTION)
     }
     lenient = (said[LENIENT] or ["false"])[-1].lower()
     if lenient not in ("true", "false"):
-        raise InputError(Mistake(str(path), LENIENT, lenient, "true or false"))
+        raise InputError.of(str(path), LENIENT, lenient, "true or false")
     return tuple(said[WITH]), lenient == "true", (said[FUNCTION] or [""])[-1]
 
 

@@ -19,8 +19,7 @@ from prestep.workloads.traces.dependencies import connect
 from prestep.workloads.traces.draft import Draft, Node, draft_of
 from prestep.workloads.traces.issue_order import work_of
 from prestep.workloads.traces.kernels import kernel_of
-from prestep.workloads.traces.matching import match
-from prestep.workloads.traces.pairing import pair
+from prestep.workloads.traces.matching import match, pair
 from prestep.workloads.traces.schema import Recording
 from prestep.workloads.traces.work import GPU, Meeting, Work
 

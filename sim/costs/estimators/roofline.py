@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from prestep.sim.costs.estimators import LIMITS, NO_TABLE, Basis, Estimator
 from prestep.sim.costs.kinds import DTYPE_BYTES, STREAM_PASSES, work
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 
 WIDEST = "fp64"
@@ -73,7 +73,7 @@ class Roofline:
         found, known = f'"{kernel.dtype}" ({kernel.kind})', ", ".join(self.peak)
         hint = f"the {gpu} has no units for it: take another format or GPU"
         expected = f"a format that it computes: {known}"
-        raise InputError(Mistake(f"GPU {gpu}", "dtype", found, expected, hint))
+        raise InputError.of(f"GPU {gpu}", "dtype", found, expected, hint)
 
     def ridge(self, dtype: str) -> float:
         """Flop a byte above which arithmetic at peak bounds a kernel, below which HBM does."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from prestep.sim.costs import gemm
 from prestep.sim.costs.estimators import Basis, Estimator, lent_octaves, tiles
 from prestep.sim.costs.kinds import ATTENTIONS, STREAM_PASSES, work
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import PREFIX, Kernel
 
 if TYPE_CHECKING:
@@ -151,5 +151,5 @@ def _ancestor(gpu: Gpu, name: str) -> Gpu:
     if found is None:
         where, expected = "attention_over.over", "a GPU that it is like"
         hint = f"{gpu.name} is like another one"
-        raise InputError(Mistake(gpu.name, where, f'"{name}"', expected, hint))
+        raise InputError.of(gpu.name, where, f'"{name}"', expected, hint)
     return found

@@ -15,8 +15,8 @@ from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.files import importers, interchange
 from prestep.topologies.files.bundled import cluster_names
-from prestep.topologies.files.differences import differences
 from prestep.topologies.files.importers._text import Source
+from prestep.topologies.files.interchange import differences
 from prestep.topologies.foreign import _yaml, astra_sim, infragraph
 from tests.sample import together
 
