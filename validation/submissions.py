@@ -22,6 +22,7 @@ from prestep.sim.outputs import words
 from prestep.sim.predict import predict
 from prestep.sim.schema import Anything, Items, Named, Number, Table, Text
 from prestep.sim.spec.load import parse_scenario
+from prestep.validation.formats import records
 
 #: Licences under which a row can lie beside the others.
 LICENCES = ("Apache-2.0", "CC0-1.0", "CC-BY-4.0")
@@ -108,20 +109,19 @@ def checked(path: Path) -> list[Checked]:
     InputError
         With every mistake of every row.
     """
-    mistakes: list[Mistake] = []
     rows: list[Checked] = []
-    predictions: dict[
-        str, Prediction
-    ] = {}  # by scenario: measured twice, predicted once
-    for where, row in _rows(path, mistakes):
-        try:
-            rows.append(_predicted(row, where, predictions))
-        except InputError as error:
-            mistakes.extend(error.mistakes)
-    if not rows and not mistakes:
-        mistakes.append(Mistake(str(path), "", "no rows", "a JSON object a line"))
-    if mistakes:
-        raise InputError(mistakes)
+    # By scenario: what was measured twice is predicted once.
+    predictions: dict[str, Prediction] = {}
+
+    def take(row: Any, where: str) -> None:
+        wrong = [*Table(KEYS, NEEDED).mistakes(where, "", row)]
+        if wrong := wrong or [*_wrong(row, where)]:
+            raise InputError(wrong)
+        rows.append(_predicted(row, where, predictions))
+
+    records.read_lines(files.read_text(path), str(path), take)
+    if not rows:
+        raise InputError.of(str(path), "", "no rows", "a JSON object a line")
     return rows
 
 
@@ -135,24 +135,6 @@ def text(rows: Sequence[Checked]) -> str:
         fields = {key: row.row[key] for key in NEEDED}
         lines.append(json.dumps({**fields, "checked": checked}))
     return "\n".join(lines) + "\n"
-
-
-def _rows(path: Path, mistakes: list[Mistake]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows that have all they need; what is wrong with the others is added to `mistakes`."""
-    for number, line in enumerate(files.read_text(path).splitlines(), 1):
-        where = f"{path}:{number}"
-        if not line.strip():
-            continue
-        try:
-            row = files.json_of(line)
-        except ValueError as error:
-            mistakes.append(Mistake(where, "", str(error), "a JSON object"))
-            continue
-        wrong = [*Table(KEYS, NEEDED).mistakes(where, "", row)]
-        wrong = wrong or [*_wrong(row, where)]
-        mistakes.extend(wrong)
-        if not wrong:
-            yield where, row
 
 
 def _wrong(row: Mapping[str, Any], where: str) -> Iterator[Mistake]:

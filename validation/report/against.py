@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from prestep.sim.units import format_duration
-from prestep.validation.report.gate import Check
+from prestep.validation.report.gate import Check, none_of
 from prestep.validation.report.interface import Table
 
 MOVED = 0.005  # share of the base's prediction
@@ -21,6 +21,7 @@ SLICE_SLACK = (
     0.0025  # the mean error of a slice may grow by this share of the measured value
 )
 CASE_SLACK = 0.02  # and that of one case by this
+LISTED = 8  # cases that a check names
 HEAD = ("set", "case", "slice", "base", "now", "moved", "error before", "error now", "")
 SLICE_HEAD = ("set", "slice", "n", "mean before", "mean now", "grew")
 
@@ -121,13 +122,7 @@ class Comparison:
         names = [
             f"{pair.set_} {pair.name}" for pair in self.pairs if pair.now != pair.before
         ]
-        return Check(
-            "compared: predictions that differ",
-            float(self.differing),
-            0.0,
-            ", ".join(names[:8]),
-            share=False,
-        )
+        return none_of("compared: predictions that differ", names, LISTED)
 
     @property
     def slices(self) -> dict[tuple[str, str], tuple[int, float, float]]:
@@ -152,41 +147,19 @@ class Comparison:
         A better model may cost a case something: that is told, and fails only where its slice gained nothing.
         """
         checks = [
-            Check(
-                "compared: cases gone",
-                len(self.gone),
-                0.0,
-                ", ".join(self.gone[:8]),
-                share=False,
-            ),
-            Check(
-                "compared: no longer predicted",
-                len(self.broken),
-                0.0,
-                ", ".join(self.broken[:8]),
-                share=False,
-            ),
+            none_of("compared: cases gone", self.gone, LISTED),
+            none_of("compared: no longer predicted", self.broken, LISTED),
         ]
         for (set_, name), (_, before, now) in self.slices.items():
-            checks.append(
-                Check(
-                    f"compared: {set_}, {name}: mean error grew",
-                    now - before,
-                    SLICE_SLACK,
-                )
-            )
+            grew = f"compared: {set_}, {name}: mean error grew"
+            checks.append(Check(grew, now - before, SLICE_SLACK))
         gained = {key for key, (_, before, now) in self.slices.items() if now < before}
         for pair in self.pairs:
             if not pair.growth <= CASE_SLACK and not (
                 (pair.set_, pair.slice) in gained and math.isfinite(pair.growth)
             ):
-                checks.append(
-                    Check(
-                        f"compared: {pair.set_}, {pair.name}: error grew",
-                        pair.growth,
-                        CASE_SLACK,
-                    )
-                )
+                grew = f"compared: {pair.set_}, {pair.name}: error grew"
+                checks.append(Check(grew, pair.growth, CASE_SLACK))
         return tuple(checks)
 
     def tables(self) -> Iterator[Table]:
@@ -301,43 +274,24 @@ def against(
     """Two lists of reports of `prestep validate --json`, case by case; sets only of the base are left out."""
     older = {str(report["set"]): _cases(report) for report in base}
     newer = {str(report["set"]): _cases(report) for report in now}
-    pairs = [
-        _pair_of(set_, older[set_], newer[set_]) for set_ in newer if set_ in older
-    ]
+    moves: list[Move] = []
+    gone, broken, new = list[str](), list[str](), list[str]()
+    for set_ in (name for name in newer if name in older):
+        before, after = older[set_], newer[set_]
+        gone += [f"{set_} {key[0]}" for key in before.keys() - after.keys()]
+        for key, case in after.items():
+            if key not in before:
+                new.append(f"{set_} {key[0]}")
+            elif _value(before[key]) is None:
+                continue
+            elif _value(case) is None:
+                broken.append(f"{set_} {key[0]}")
+            else:
+                moves.append(_move(set_, key[0], before[key], case))
+    unknown = tuple(set_ for set_ in newer if set_ not in older)
     return Comparison(
-        name,
-        tuple(move for pair in pairs for move in pair.moves),
-        gone=tuple(sorted(case for pair in pairs for case in pair.gone)),
-        broken=tuple(case for pair in pairs for case in pair.broken),
-        new=tuple(case for pair in pairs for case in pair.new),
-        unknown=tuple(set_ for set_ in newer if set_ not in older),
+        name, tuple(moves), tuple(sorted(gone)), tuple(broken), tuple(new), unknown
     )
-
-
-@dataclass(frozen=True)
-class _Pair:
-    """Two reports of one set: cases that both predicted, and those that only one has or predicted."""
-
-    moves: list[Move]
-    gone: list[str]
-    broken: list[str]
-    new: list[str]
-
-
-def _pair_of(set_: str, before: Cases, after: Cases) -> _Pair:
-    """Two reports of one set, case by case."""
-    pair = _Pair([], [], [], [])
-    pair.gone.extend(f"{set_} {key[0]}" for key in before.keys() - after.keys())
-    for key, case in after.items():
-        if key not in before:
-            pair.new.append(f"{set_} {key[0]}")
-        elif _value(before[key]) is None:
-            continue
-        elif _value(case) is None:
-            pair.broken.append(f"{set_} {key[0]}")
-        else:
-            pair.moves.append(_move(set_, key[0], before[key], case))
-    return pair
 
 
 def _cases(report: Mapping[str, Any]) -> Cases:

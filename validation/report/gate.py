@@ -110,15 +110,15 @@ def rows_check(judged: int, left_out: Mapping[str, int]) -> Check:
     )
 
 
+def none_of(name: str, cases: Collection[str], listed: int | None = None) -> Check:
+    """That there are no such cases; of those that there are `listed` are told (None: all)."""
+    told = ", ".join(list(cases)[:listed])
+    return Check(name, float(len(cases)), 0.0, told, share=False)
+
+
 def predicted_check(names: Collection[str], listed: int | None = None) -> Check:
-    """That all rows were predicted; `names` of those that were not, of which `listed` are told (None: all)."""
-    return Check(
-        "rows not predicted",
-        len(names),
-        0.0,
-        ", ".join(list(names)[:listed]),
-        share=False,
-    )
+    """That all rows were predicted; `names` of those that were not."""
+    return none_of("rows not predicted", names, listed)
 
 
 def prediction_checks(

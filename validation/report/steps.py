@@ -9,7 +9,12 @@ from typing import Any
 from prestep.sim.units import format_duration
 from prestep.validation.formats.rows import FAMILIES, PROGRAMS, Row
 from prestep.validation.report.comparison import Comparison, tables_of
-from prestep.validation.report.gate import Check, Tolerances, prediction_checks
+from prestep.validation.report.gate import (
+    Check,
+    Tolerances,
+    none_of,
+    prediction_checks,
+)
 from prestep.validation.report.interface import Cells, Point, Skip, Table
 from prestep.validation.report.step_cases import Base, Case
 from prestep.validation.report.summary import Errors, errors_of
@@ -143,13 +148,9 @@ class Report(Comparison):
         skipped = [row.name for row in self.skipped]
         yield from prediction_checks(len(self.cases), unpredicted, len(skipped))
         if self.whole:
-            yield Check(
-                "rows skipped", len(skipped), 0.0, ", ".join(skipped), share=False
-            )
+            yield none_of("rows skipped", skipped)
         without = [case.name for case in self.without_memory]
-        yield Check(
-            "rows without memory", len(without), 0.0, ", ".join(without), share=False
-        )
+        yield none_of("rows without memory", without)
 
     def _errors(self) -> Iterator[Check]:
         limits, overall, noisy, memory = (

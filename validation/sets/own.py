@@ -12,7 +12,7 @@ import io
 import json
 import math
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from prestep.sim.spec.sections import Scenario
 from prestep.sim.tools import catalog
 from prestep.sim.tools.workers import Workers
 from prestep.sim.units import format_duration, parse_duration
+from prestep.validation.formats import records
 from prestep.validation.report.comparison import Comparison, finite
 from prestep.validation.report.gate import Check, prediction_checks
 from prestep.validation.report.interface import Point, Skip, Table
@@ -196,54 +197,50 @@ def _case(row: Row) -> Case:
 
 def read(path: Path, cluster: str | None = None) -> list[Row]:
     """The rows of a file; raises InputError with every mistake in it."""
-    mistakes: list[Mistake] = []
-    rows = []
-    for where, cells in _cells_of(path):
-        try:
-            rows.append(_row(path, where, cells, cluster))
-        except InputError as error:
-            mistakes += error.mistakes
-    if not rows and not mistakes:
-        mistakes.append(Mistake(str(path), "", "no rows", "a job and its time a line"))
-    if mistakes:
-        raise InputError(mistakes)
+    rows: list[Row] = []
+
+    def take(cells: Any, where: str) -> None:
+        if not isinstance(cells, dict):
+            raise InputError.of(where, "", repr(cells)[:60], "a JSON object")
+        rows.append(_row(path, where, cells, cluster))
+
+    text = files.read_text(path)
+    if text.lstrip().startswith("{"):
+        records.read_lines(text, str(path), take)
+    else:
+        _read_table(text, str(path), take)
+    if not rows:
+        raise InputError.of(str(path), "", "no rows", "a job and its time a line")
     return rows
 
 
-def _cells_of(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Rows by column, with the line of each; what is empty is left out."""
-    text = files.read_text(path)
-    if text.lstrip().startswith("{"):
-        for number, line in enumerate(text.splitlines(), 1):
-            if line.strip():
-                yield f"{path}:{number}", _object(f"{path}:{number}", line)
-        return
+def _read_table(text: str, name: str, take: Callable[[Any, str], None]) -> None:
+    """Hands every row of a table to `take` by its columns, with its place; cells that are empty are left out.
+
+    Raises
+    ------
+    InputError
+        With the mistakes of all rows.
+    """
     table = csv.reader(io.StringIO(text))
     head: Sequence[str] = _COLUMNS
+    mistakes: list[Mistake] = []
     for row in table:
         cells = [cell.strip() for cell in row]
+        where = f"{name}:{table.line_num}"
         if table.line_num == 1 and _is_head(cells):
             head = cells
+        elif len(cells) > len(head) and any(cells):
+            expected = f"{len(head)}: {', '.join(head)}"
+            mistakes.append(Mistake(where, "", f"{len(cells)} cells", expected))
         elif any(cells):
-            where = f"{path}:{table.line_num}"
-            if len(cells) > len(head):
-                found, expected = (
-                    f"{len(cells)} cells",
-                    f"{len(head)}: {', '.join(head)}",
-                )
-                raise InputError.of(where, "", found, expected)
             pairs = zip(head, cells, strict=False)
-            yield where, {key: cell for key, cell in pairs if cell}
-
-
-def _object(where: str, line: str) -> dict[str, Any]:
-    try:
-        row = files.json_of(line)
-    except ValueError as error:
-        raise InputError.of(where, "", str(error), "a JSON object") from None
-    if not isinstance(row, dict):
-        raise InputError.of(where, "", repr(row)[:60], "a JSON object")
-    return row
+            try:
+                take({key: cell for key, cell in pairs if cell}, where)
+            except InputError as error:
+                mistakes += error.mistakes
+    if mistakes:
+        raise InputError(mistakes)
 
 
 def _is_head(cells: Sequence[str]) -> bool:
