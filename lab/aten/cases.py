@@ -18,7 +18,7 @@ from prestep.workloads.operators.rules import kernels_of
 from prestep.workloads.operators.tensors import contiguous
 
 #: Layouts of operands that are not read in the order of the result.
-READ_ACROSS = ("row", "column", "strided", "transposed", "outer")
+READ_ACROSS = ("row", "column", "strided", "narrow", "transposed", "outer")
 #: Seconds from which on the GPU, not the host, decides how long calls take back to back.
 LONG = 30e-6
 FOLDER = Path(__file__).parents[1] / "cases" / "aten"
@@ -57,7 +57,7 @@ BEFORE = frozenset(
 SUMS = ("bincount", "index_put", "index_add", "scatter_add", "scatter_reduce")
 #: Families whose operations copy a tensor and change the copy.
 INTO_COPIES = ("along", "places")
-RECURRENT = ("recurrent", "recurrent_wide")
+RECURRENT = ("recurrent", "recurrent_wide", "recurrent_queued")
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Case:
 
 def measured(gpu: str) -> list[Case]:
     """Cases of all files of a GPU; those beyond `.domains` were measured on the H200 alone."""
-    parts = "", ".domains", ".widths", ".biased", ".programs"
+    parts = "", ".domains", ".widths", ".biased", ".programs", ".kinds"
     paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in parts)
     return [case for path in paths if path.exists() for case in read(path)]
 
@@ -150,10 +150,19 @@ def cases_of(row: dict[str, Any], names: dict[int, str]) -> Iterator[Case]:
 
 
 def _recurrent(row: dict[str, Any], operations: list[Operation]) -> Iterator[Case]:
-    """cuDNN's kernels alone: beside it states are zeroed, and backward copies what cuDNN kept."""
+    """cuDNN's kernels alone: beside it states are zeroed, and backward copies what cuDNN kept.
+
+    Layers side by side take turns where the host is not ahead, so those count that were issued behind a full queue.
+    """
     *before, last = [each for each in operations if _base(each) != "detach"]
     zeroed = any(_base(each) in ("zeros", "clone") for each in before)
-    yield _case(row, last, row["kernels"][zeroed:])
+    if row["family"] == "recurrent_queued":
+        waited, *kernels = row["kernels"]
+        own = _case(row, last, kernels[zeroed:])
+        apart = row["span_s"] - waited[3]
+        yield replace(own, cold=min(own.cold, apart), warm=min(own.warm, apart))
+    elif row["size"][3] == 1:
+        yield _case(row, last, row["kernels"][zeroed:])
 
 
 def _of_pixels(row: dict[str, Any]) -> Iterator[Case]:
@@ -296,6 +305,22 @@ def _domain_convolution(row: dict[str, Any], operation: Operation) -> Operation:
     return replace(operation, arguments=(*tensors[:3], None, *numbers, *rest, mask))
 
 
+def _sampled(row: dict[str, Any], operation: Operation) -> Operation:
+    """The gradient of a filter for every picture: the pictures' is not wanted."""
+    pictures, *_, kernel, stride = row["size"]
+    tensors = tuple(v for v in operation.arguments if isinstance(v, Operand))
+    numbers = tuple((each,) * 2 for each in (stride, kernel // 2, 1))
+    rest = (False, (0, 0), pictures, (False, True, False))
+    return replace(operation, arguments=(*tensors, None, *numbers, *rest))
+
+
+def _of_channels(row: dict[str, Any], operation: Operation) -> Operation:
+    """The dimensions of a bias's gradient as the tuple that they are."""
+    if _base(operation) != "sum":
+        return operation
+    return replace(operation, arguments=(operation.arguments[0], (0, 2)))
+
+
 def _spectrum(row: dict[str, Any], operation: Operation) -> Operation:
     """The two dimensions of a Fourier transform, of which the text has the numbers in a row."""
     if not _base(operation).startswith("_fft"):
@@ -401,10 +426,21 @@ REBUILT = {
     "conv_odd": _domain_convolution,
     "conv_edge": _domain_convolution,
     "conv_sample": _domain_convolution,
+    "conv_volume": _domain_convolution,
+    "conv_pointwise": _domain_convolution,
+    "conv_depthwise": _domain_convolution,
+    "conv_pointwise_more": _domain_convolution,
+    "conv_depthwise_more": _domain_convolution,
+    "conv_by_sample": _sampled,
+    "conv_by_sample_wide": _sampled,
+    "channel": _of_channels,
     "recurrent": _network,
     "recurrent_wide": _network,
+    "recurrent_queued": _network,
     "spectrum": _spectrum,
     "attention": _attention,
+    "attention_short": _attention,
+    "attention_window": _attention,
     "heads": _attention,
     "windows": _attention,
     "untrained_norm": _norm,

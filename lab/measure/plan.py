@@ -16,6 +16,7 @@ from lab.measure import (
     domains,
     edges,
     extremes,
+    kinds,
     layers,
     layouts,
     libraries,
@@ -45,6 +46,7 @@ FAMILIES = (
     domains,
     widths,
     programs,
+    kinds,
 )
 HELD_OUT = 5  # every fifth size of a family
 

@@ -55,6 +55,9 @@ BIAS = 0.2e-6, 0.05e-12
 ONE_BY_ONE = 0.36e12
 #: Seconds of a key in a block of threads of fused attention (guess from the smallest rows).
 KEY = 4e-9
+#: Columns and rows of a tile of fused attention; memory-efficient attention's kernels are named "64x64", and heads of
+#: 16 take as long as those of 32 (measured: 15 to 19 TFLOP/s over tiles of 64 from 16 to 1,024 tokens, heads of 32).
+TILE, TILE_OF_EFFICIENT = (64, 128), (32, 64)
 #: multi_tensor_apply: elements of a chunk, chunks and tensors of a launch (tensors by lists; PyTorch's source).
 CHUNK, CHUNKS, TENSORS = 65536, 320, (110, 64, 48, 36, 30)
 #: Kinds that run so; bytes/s of one block of threads and seconds of a launch (guesses where corrections start).
@@ -98,10 +101,16 @@ CHANNEL_FORWARD, CHANNEL_BACKWARD, LEAST_OF_CHANNEL = 2.2e9, 1.0e9, 4e-6
 PASSED, PLANE = "aten batch_norm_elemt", 1.2e9
 #: Tensor cores want channels last: cuDNN copies other pictures so before and back after; bytes over the operands.
 TURNED = {"aten convolution": 2.0, "aten convolution_backward": 3.0}
+#: A filter for every picture: channels of one from which on its gradient is a kernel of its own with its copies (twice
+#: or four times as many where outputs are as many as inputs), and seconds of a narrow and of a wide one (measured: 0.2
+#: to 1.5 and 4 to 18 us).
+SAMPLES, WIDE, EACH_SAMPLE = "samples", 64, (0.4e-6, 8e-6)
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
 # Octaves (guess): cuDNN's masked kernels for heads of 129 to 192 take three times what those of 128 and 256 suggest;
 # convolutions in groups of 24 or 56 channels take two to ten times what those of 16, 32 or 64 do for as many flops.
 UNTUNED = 4.0
+# cuBLAS has other, half as quick kernels where rows end within 16 bytes (measured: 72 to 194 and 229 to 496 TFLOP/s).
+NARROWER = 2.0
 FEWEST = 8  # channels for which cuDNN has its usual kernels: colours take others
 JITTER = 0.3e-6  # guess, s: that by which the shortest kernels differ
 KINDS_DIFFER = 0.2  # guess: streams of as many bytes and elements by another name
@@ -151,15 +160,27 @@ def _attention_axes(kernel: Kernel) -> tuple[float, ...]:
 def _convolution_axes(kernel: Kernel) -> tuple[float, ...]:
     n, c, h, w, k, r, s, stride, groups = kernel.shape
     side = math.sqrt(r * s)  # of a square filter of as many elements
-    sizes = _octaves(h * w / stride**2, c, k, side, stride, groups)
     few = groups == 1 and min(c, k) < FEWEST
     apart = UNTUNED * _odd_groups(c // groups, groups), UNTUNED * few
-    return 0.3 * math.log2(n), *sizes, *apart
+    if (
+        SAMPLES in kernel.layout
+    ):  # a filter for every picture: what counts is how wide one is
+        n, c, k, groups = groups, c // groups, k // groups, 1
+        apart = UNTUNED * _is_wide(kernel), 0.0
+    sizes = _octaves(h * w / stride**2, c, k, side, stride, groups)
+    return 0.3 * math.log2(n), *sizes, *apart, NARROWER * _is_unaligned(kernel)
 
 
 def _odd_groups(width: int, groups: int) -> bool:
     """Whether a convolution has groups of several channels, but of no power of two."""
     return groups > 1 and width > 1 and width & (width - 1) > 0
+
+
+def _is_unaligned(kernel: Kernel) -> bool:
+    """Whether a layer of single pixels is a product whose rows, the pixels of a channel, end within 16 bytes."""
+    _, _, h, w, _, r, s, stride, groups = kernel.shape
+    whole = r * s == stride == groups == 1 and not kernel.layout
+    return whole and h * w * ELEMENT.get(kernel.dtype, 4) % 16 > 0
 
 
 def stream_axes(kernel: Kernel) -> tuple[float, ...]:
@@ -290,13 +311,14 @@ class Base:
         if _is_attention(kernel):
             arithmetic = max(arithmetic * _padding(kernel), _one_block(kernel))
         apart = max(rule(kernel) for rule in APART)
-        before = _by_group(kernel) + _turned(kernel) * memory
+        before = _by_group(kernel) + _by_sample(kernel) + _turned(kernel) * memory
         return FLOOR + before + max(memory, arithmetic, apart)
 
     def _recurrent(self, kernel: Kernel) -> float:
         """Layers of products of all inputs and, step after step, of the states; weights' gradients are products, too.
 
-        Layers that run side by side take as long as one after the other (measured: 0.8 to 1.15 of that).
+        A layer begins a step when the one before has ended it, so layers run side by side where the host is ahead
+        (measured: 2 take 0.55 to 1.0 of the sum of their kernels, 3 take 0.4 to 0.7).
         """
         steps, batch, inputs, width, layers = kernel.shape
         out = GATES.get(kernel.layout, 1) * width
@@ -306,7 +328,8 @@ class Base:
 
         whole = 3 if kernel.kind.endswith("backward") else 1
         of_inputs = whole * product(steps * batch, out, inputs)
-        return layers * (of_inputs + steps * (product(batch, out, width) + GATE))
+        one = of_inputs + steps * (product(batch, out, width) + GATE)
+        return math.sqrt(layers) * one
 
 
 def _is_attention(kernel: Kernel) -> bool:
@@ -314,11 +337,12 @@ def _is_attention(kernel: Kernel) -> bool:
 
 
 def _padding(kernel: Kernel) -> float:
-    """Arithmetic of fused attention over that of its scores: tiles of 64 columns and 128 rows are filled up."""
+    """Arithmetic of fused attention over that of its scores: tiles of rows and columns are filled up."""
     *_, length, kv_length, dim = kernel.shape
+    columns, rows = TILE_OF_EFFICIENT if "efficient" in kernel.kind else TILE
     filled = (
-        64 * math.ceil(dim / 64),
-        *(128 * math.ceil(n / 128) for n in (length, kv_length)),
+        columns * math.ceil(dim / columns),
+        *(rows * math.ceil(n / rows) for n in (length, kv_length)),
     )
     return math.prod(filled) / (dim * length * kv_length)
 
@@ -369,6 +393,21 @@ def _by_group(kernel: Kernel) -> float:
         start = OF_FEW if rows <= FEW else OF_MORE
         return start + SORTED_ROW * rows + ADDED * meeting
     return 0.0
+
+
+def _by_sample(kernel: Kernel) -> float:
+    """What gradients of a filter for every picture take: wide ones are a kernel for each with its copies."""
+    if kernel.kind != "aten convolution_backward" or SAMPLES not in kernel.layout:
+        return 0.0
+    return kernel.shape[-1] * EACH_SAMPLE[_is_wide(kernel)]
+
+
+def _is_wide(kernel: Kernel) -> bool:
+    """Whether cuDNN computes the gradients of a filter for every picture picture by picture."""
+    _, c, _, _, k, *_, groups = kernel.shape
+    inputs, outputs = c // groups, k // groups
+    together = 1 if inputs != outputs else 4 if kernel.dtype == "tf32" else 2
+    return inputs >= WIDE * together
 
 
 def _turned(kernel: Kernel) -> float:

@@ -211,6 +211,51 @@ def _sized(kernel: Kernel, first: int) -> Kernel:
     return replace(kernel, shape=(first, *kernel.shape[1:]), bytes=moved)
 
 
+def test_memory_efficient_attention_fills_its_tiles_up() -> None:
+    """Its kernels are named 64x64: 40 queries and keys take as long as 64, whose arithmetic is 2.6 times as much."""
+    gpu = load_gpu("h200")
+    name = "aten _scaled_dot_product_efficient_attention"
+    short, whole = (
+        gpu.running(
+            Kernel(name, (512, 8, 8, n, n, 32), "fp32", "", 2.1e6 * n, 5.2e5 * n * n)
+        )
+        for n in (40, 64)
+    )
+    assert short == pytest.approx(whole, rel=0.25)
+
+
+def test_recurrent_layers_run_side_by_side() -> None:
+    """Three layers go back in longer than one, and in less than three one after the other: where the host is ahead."""
+    gpu = load_gpu("h200")
+    kind, shape = "aten _cudnn_rnn_backward", (64, 64, 1024, 1024)
+    one, three = (
+        gpu.running(Kernel(kind, (*shape, n), "tf32", "gru", 1e8 * n)) for n in (1, 3)
+    )
+    assert one < three < 2.5 * one
+
+
+@pytest.mark.parametrize("width", (16, 128))
+def test_gradients_by_sample_take_as_many_times_as_there_are_samples(
+    width: int,
+) -> None:
+    """Twice the pictures, each with a filter of its own, take about twice the time."""
+    gpu = load_gpu("h200")
+    few, many = (
+        gpu.running(
+            Kernel(
+                "aten convolution_backward",
+                (1, n * width, 8, 8, 2 * n * width, 3, 3, 1, n),
+                "tf32",
+                "samples",
+                4.0 * n * width * (3 * 64 + 18 * width),
+                2.0 * n * 64 * 18 * width**2,
+            )
+        )
+        for n in (256, 512)
+    )
+    assert 1.5 * few < many < 2.5 * few
+
+
 def test_what_lies_far_outside_is_a_guess() -> None:
     """Two small sizes said how long a loss of 33.5 million elements takes, 45 times too long; what is so far is a guess."""
     gpu = load_gpu("h200")

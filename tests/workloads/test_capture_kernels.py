@@ -322,6 +322,24 @@ def test_layouts() -> None:
     assert layout_beside(last, last) == ""
 
 
+def test_rows_that_are_read_across_are_counted_whole() -> None:
+    """A picture's rows are one after the other, so a channel of 16 x 16 is one row of 256, channels are rows of 64."""
+    first = Operand("fp32", (8, 64, 16, 16))
+    last = Operand("fp32", (8, 64, 16, 16), (64 * 256, 1, 16 * 64, 64))
+    assert layout_beside(last, first) == "transposed"
+    assert layout_beside(first, last) == "narrow"
+
+
+def test_short_pieces_are_summed_apart() -> None:
+    """A bias's gradient sums over pictures and pixels, with the channels between; a mean of rows does not."""
+    whole = Operand("bf16", (64, 32, 49))
+    layouts = [
+        kernels_of(call("sum", whole, dims))[-1].layout
+        for dims in ((0, 2), (2,), (1, 2), (0, 1))
+    ]
+    assert layouts == ["split", "", "", "outer"]
+
+
 def test_products_have_the_layout_of_their_strides() -> None:
     """A weight stored by rows and transposed is "nt", a gradient of it "tn"."""
     weight = Operand("bf16", (1024, 512), (1, 1024))
@@ -438,10 +456,11 @@ def test_sums_by_index_take_turns_where_indices_are_equal(gpu: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", ("h100", "h200"))
-def test_a_recurrent_layer_takes_its_steps_and_layers_one_after_the_other(
-    gpu: str,
-) -> None:
-    """Twice the steps take nearly twice as long, and so do twice the layers, whose union was measured."""
+def test_a_recurrent_layer_takes_its_steps_one_after_the_other(gpu: str) -> None:
+    """Twice the steps take nearly twice as long; of two layers, one has its last step when the other is done.
+
+    Measured behind a full queue: the union of two layers' kernels is 0.55 to 1.0 of their sum.
+    """
 
     def seconds(steps: int, layers: int) -> float:
         x = Operand("bf16", (steps, 64, 512))
@@ -452,7 +471,7 @@ def test_a_recurrent_layer_takes_its_steps_and_layers_one_after_the_other(
         return sum(map(load(gpu).running, kernels_of(operation)))
 
     assert 1.6 < seconds(128, 1) / seconds(64, 1) < 2.2
-    assert 1.6 < seconds(64, 2) / seconds(64, 1) < 2.4
+    assert 1.1 < seconds(64, 2) / seconds(64, 1) < 2.2
 
 
 def test_sparse_gradients_of_bags_leave_the_table_alone() -> None:

@@ -26,7 +26,10 @@ NAMES = words(
 
 
 def reduction(operation: Operation) -> tuple[Kernel, ...]:
-    """(results, elements of each); "outer" where neighbours in memory belong to different results."""
+    """(results, elements of each); "outer" where neighbours in memory belong to different results.
+
+    "split" where what is reduced lies on both sides of what is kept, in short pieces: a bias's gradient of a picture.
+    """
     whole = first(operation)
     if len([each for each in operation.operands if each.elements > 1]) > 1:
         return launched(operation, (whole.elements,))  # max and min of two tensors
@@ -37,7 +40,8 @@ def reduction(operation: Operation) -> tuple[Kernel, ...]:
     columns = prod(whole.shape[at] for at in dims)
     rows = whole.elements // max(1, columns)
     across = rows > 1 and not _innermost(operation, dims)
-    kernels = launched(operation, (rows, columns), "outer" if across else "")
+    layout = "outer" if across else "split" if _is_split(whole, dims) else ""
+    kernels = launched(operation, (rows, columns), layout)
     return *(_gathered(whole, dims) if across else ()), *kernels
 
 
@@ -68,6 +72,13 @@ def _in_one_piece(whole: Operand, dims: set[int]) -> bool:
         strides[outer] == strides[inner] * whole.shape[inner]
         for outer, inner in pairwise(reduced)
     )
+
+
+def _is_split(whole: Operand, dims: set[int]) -> bool:
+    """Whether a dimension that is kept lies between reduced ones."""
+    real = [at for at, size in enumerate(whole.shape) if size > 1]
+    reduced = [at for at in real if at in dims]
+    return bool(reduced) and len(reduced) < sum(at >= reduced[0] for at in real)
 
 
 def _innermost(operation: Operation, dims: set[int]) -> bool:

@@ -90,7 +90,8 @@ class AtenTables:
 
     def _stream(self, own: Group) -> Iterator[Group]:
         """Streams of the layout, of one type or of several."""
-        for layout in (own[1], "strided"):
+        slower = ("transposed",) if own[1] == "narrow" else ()
+        for layout in (own[1], *slower, "strided"):
             for mixed in (is_mixed(own[2]), "", "mixed"):
                 if (STREAM, layout, mixed) in self._streams:
                     yield STREAM, layout, mixed
