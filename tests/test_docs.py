@@ -250,7 +250,7 @@ def test_the_constants_are_those_of_the_code() -> None:
         "host_factor of h200-host-4": f"{load_cluster('h200-host-4').facts['host_factor'].value:g}",
         "spread between GPUs": f"{gpu.spread * 100:g} %",
         "GEMMs and attention when GPUs work together": f"{gpu.crowded:g}",
-        "communication beside kernels": f"{interference.contention():g}",
+        "communication beside kernels": f"{interference.BUNDLED.contention():g}",
         "kernels beside communication": f"{min(slow):g} to {max(slow):g}",
         "GEMM of up to two waves beside communication": f"{interference.STATIC:g}",
         "products free of the power limit": f"{interference._table()['power']['free'] / 1e12:g} Tflop/s",

@@ -26,6 +26,7 @@ from prestep.sim.commands._shared import (
     priced,
     prices_of,
     talk,
+    together,
 )
 from prestep.sim.commands._trace_options import Most, trace_part
 from prestep.sim.errors import InputError
@@ -83,66 +84,58 @@ class Outcome:
     failures: Sequence[str] = ()
 
 
-def _files(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of files that are written, and of what is in them."""
-    for option in (
-        click.option(
-            "--trace-kernels",
-            type=Most(),
-            metavar="N",
-            help="Open layers that are simulated as one into at most so many kernels; `all`, or 0 for none.  [default: "
-            "100000]",
-        ),
-        click.option(
-            "--trace-ranks",
-            default="",
-            metavar="LIST",
-            help="Only these ranks in the trace: 0-7,16.",
-        ),
-        click.option(
-            "--trace-window",
-            default="",
-            metavar="FROM:TO",
-            help="Only this time in the trace: 0.1s:200ms.",
-        ),
-        click.option(
-            "--each",
-            multiple=True,
-            metavar="WHAT",
-            help="What-ifs for the report: as `whatif --each`.",
-        ),
-        file_option(
-            "--report",
-            text="Write the report: one page (.html) that works offline, or .md.",
-        ),
-        file_option("--timeline", text="Write the timeline as Parquet."),
-        click.option(
-            "--trace",
-            metavar="FILE|DIR/",
-            type=click.Path(path_type=Path),
-            help="Write a Chrome trace (.json or .json.gz) for Perfetto; into a folder, one file per rank (for HTA).",
-        ),
-    ):
-        command = option(command)
-    return command
-
-
-def _noise(command: Callable[..., None]) -> Callable[..., None]:
-    """Adds the options of runs with noise."""
-    for option in (
-        click.option(
-            "--seed",
-            type=click.IntRange(0),
-            help="Of the noise; default 0. The same seed gives the same runs.",
-        ),
-        click.option(
-            "--replicas",
-            type=click.IntRange(1, MOST_REPLICAS),
-            help="Runs with noise ([faults] jitter): their distribution.",
-        ),
-    ):
-        command = option(command)
-    return command
+#: Files that are written, and what is in them.
+_FILES = together(
+    click.option(
+        "--trace",
+        metavar="FILE|DIR/",
+        type=click.Path(path_type=Path),
+        help="Write a Chrome trace (.json or .json.gz) for Perfetto; into a folder, one file per rank (for HTA).",
+    ),
+    file_option("--timeline", text="Write the timeline as Parquet."),
+    file_option(
+        "--report",
+        text="Write the report: one page (.html) that works offline, or .md.",
+    ),
+    click.option(
+        "--each",
+        multiple=True,
+        metavar="WHAT",
+        help="What-ifs for the report: as `whatif --each`.",
+    ),
+    click.option(
+        "--trace-window",
+        default="",
+        metavar="FROM:TO",
+        help="Only this time in the trace: 0.1s:200ms.",
+    ),
+    click.option(
+        "--trace-ranks",
+        default="",
+        metavar="LIST",
+        help="Only these ranks in the trace: 0-7,16.",
+    ),
+    click.option(
+        "--trace-kernels",
+        type=Most(),
+        metavar="N",
+        help="Open layers that are simulated as one into at most so many kernels; `all`, or 0 for none.  [default: "
+        "100000]",
+    ),
+)
+#: Runs with noise.
+_NOISE = together(
+    click.option(
+        "--replicas",
+        type=click.IntRange(1, MOST_REPLICAS),
+        help="Runs with noise ([faults] jitter): their distribution.",
+    ),
+    click.option(
+        "--seed",
+        type=click.IntRange(0),
+        help="Of the noise; default 0. The same seed gives the same runs.",
+    ),
+)
 
 
 @click.command(
@@ -156,14 +149,14 @@ def _noise(command: Callable[..., None]) -> Callable[..., None]:
 @click.argument("scenario", required=False)
 @changes
 @as_json
-@_files
+@_FILES
 @click.option(
     "--strict", is_flag=True, help="Fail when the prediction rests on a fallback."
 )
 @click.option(
     "--fail-oom", is_flag=True, help="Fail (exit 1) when the step does not fit."
 )
-@_noise
+@_NOISE
 @click.option(
     "--max-micro-batch",
     is_flag=True,

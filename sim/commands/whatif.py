@@ -94,8 +94,7 @@ def command(
     if each:
         _tornado(scenario, overrides, each, factors, most, report, json_)
     elif against:
-        path = catalog.find_scenario(scenario)
-        _variants(path, overrides, overrides, against, prices, report, json_)
+        _variants(scenario, overrides, against, prices, report, json_)
     else:
         _side_by_side(scenario, overrides, report, json_)
 
@@ -113,18 +112,18 @@ def _check(
 
 
 def _variants(
-    path: Path,
-    base_changes: Sequence[str],
-    common: Sequence[str],
+    scenario: str,
+    overrides: Sequence[str],
     against: Sequence[str],
     prices: cost.Prices | None,
     report: Path | None,
     json_: bool,
 ) -> None:
-    """The run as it is and with each set of changes; `common` are those that all variants have, too."""
+    """The run and each of its variants, all of them with the overrides."""
+    path = catalog.find_scenario(scenario)
     asked = [study.parse_against(text, path) for text in against]
-    base = load.load_scenario(path, base_changes)
-    found = study.variants_of(base, asked, common, prices)
+    base = load.load_scenario(path, overrides)
+    found = study.variants_of(base, asked, overrides, prices)
     for note in dict.fromkeys(note for one in found for note in one.scenario.notes):
         talk(note)
     if report is not None:

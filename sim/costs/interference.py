@@ -176,17 +176,7 @@ def laid_over(rows: Mapping[str, Any]) -> Beside:
     )
 
 
-def slowdown(kernel: Kernel, channels: int, sms: int, alone: float = 0.0) -> float:
-    """Factor >= 1 on a kernel's time beside communication, on the measured host."""
-    return BUNDLED.slowdown(kernel, channels, sms, alone)
-
-
 def is_known(kernel: Kernel) -> bool:
     """Whether a kernel's slowdown beside communication was measured or follows from its tiles."""
     kind = model_kernel(kernel).kind
     return kind in ("gemm", "spin") or BUNDLED.known(kernel) is not None
-
-
-def contention() -> float:
-    """Factor >= 1 on the time of a collective that moves data beside kernels, on the measured host."""
-    return BUNDLED.contention()

@@ -173,15 +173,3 @@ def _without_empty(
         rest = Incidence(start, incidence.links[real], incidence.usage[real])
         result[on_links], bound[on_links] = rates(rest, result[on_links], bandwidth)
     return result, bound
-
-
-def max_min_rates(
-    links: Sequence[np.ndarray],
-    usage: Sequence[np.ndarray],
-    caps: Sequence[float],
-    bandwidth: np.ndarray,
-) -> list[float]:
-    """Payload rates alone, from lists with one entry per activity; see `rates`."""
-    limits = np.array(caps, dtype=np.float64)
-    result, _ = rates(Incidence.of(links, usage), limits, bandwidth)
-    return list(map(float, result))

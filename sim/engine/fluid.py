@@ -20,14 +20,13 @@ import simpy
 
 from prestep.sim.engine.clock import LAST, Clock
 from prestep.sim.engine.crowding import Crowding
-from prestep.sim.engine.fair_share import max_min_rates
 from prestep.sim.engine.sharing import BY_NUMBER, Sharing
 from prestep.sim.engine.traffic import LinkBytes, Traffic
 
 if TYPE_CHECKING:
     from prestep.sim.collectives.plan import Plan
 
-__all__ = ["Activity", "Network", "Transfer", "max_min_rates"]
+__all__ = ["Activity", "Network", "Transfer"]
 
 
 @dataclass(eq=False, slots=True)

@@ -21,17 +21,12 @@ def verdict(variants: Sequence[Variant]) -> str:
     if best is None:
         step = format_duration(base.result.step_time)
         return f"None of {len(others)} changes makes it faster: {step} a step as it is."
-    ratio = _speed(best) / _speed(base)
+    ratio = best.speed / base.speed
     step, was = (format_duration(one.result.step_time) for one in (best, base))
     lead = (
         f"Of {len(others)} changes, {best.name} helps most: {ratio:.3g} times as fast"
     )
     return f"{lead}, {step} a step instead of {was}."
-
-
-def _speed(variant: Variant) -> float:
-    table = figures(variant.result)
-    return float(table["tokens_per_second"] or 1.0 / table["step_time"])
 
 
 def sentence(variant: Variant) -> str:

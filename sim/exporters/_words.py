@@ -23,7 +23,6 @@ from prestep.sim.analysis.uncertainty import (
 from prestep.sim.units import count, format_bytes, format_duration, percent
 
 INLINE = "inline"  # the name of a model whose sizes the scenario gives
-LEAST = 5e-4  # of a whole: less would be said as 0.0 %
 WHOLE_STEP = (RUN, ROUTING, HOSTED)  # parts of an interval that are no constants
 HALF = 0.5  # a step that rests on guesses to more than this has the main one named
 SHARES = {

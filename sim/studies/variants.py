@@ -64,6 +64,12 @@ class Variant:
     result: Prediction
     comparison: Table | None = None
 
+    @property
+    def speed(self) -> float:
+        """Tokens a second of all GPUs; steps a second where nobody knows what a step reads."""
+        table = figures(self.result)
+        return float(table["tokens_per_second"] or 1.0 / table["step_time"])
+
     def to_dict(self) -> Table:
         """Name, changes and figures, with the comparison where there is one."""
         table = {"name": self.name, "changes": list(self.changes)}
@@ -229,11 +235,6 @@ def best_of(variants: Sequence[Variant]) -> Variant | None:
     By tokens a second, since a variant may have another batch; by the step where nobody knows what one reads.
     """
     base, *others = variants
-
-    def speed(variant: Variant) -> float:
-        table = figures(variant.result)
-        return float(table["tokens_per_second"] or 1.0 / table["step_time"])
-
     fitting = [one for one in others if figures(one.result)["fits"] is not False]
-    best = max(fitting, key=speed, default=None)
-    return best if best is not None and speed(best) > speed(base) else None
+    best = max(fitting, key=lambda one: one.speed, default=None)
+    return best if best is not None and best.speed > base.speed else None

@@ -13,12 +13,13 @@ from prestep.sim import api
 from prestep.sim.analysis.chain_kernels import Chains
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.spans import Opening, with_kernels
-from prestep.sim.analysis.timeline import Timeline, check
+from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.exporters import chrome_trace
 from prestep.sim.exporters._html.gantt import gantt
 from prestep.sim.replay.replay import replay_files
 from prestep.workloads.traces import chrome
 from prestep.workloads.traces.readers import kineto
+from tests.sim.timeline_laws import check
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "megatron-3d.toml"
 SMALL = {

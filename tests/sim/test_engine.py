@@ -13,12 +13,12 @@ from simpy import Event
 
 from prestep.sim.analysis.arrow import to_arrow
 from prestep.sim.analysis.spans import timeline_of
-from prestep.sim.analysis.timeline import check
 from prestep.sim.engine.clock import Clock
 from prestep.sim.engine.engine import Run, Stuck, execute
 from prestep.sim.engine.host_thread import HostThread
 from prestep.sim.graph.opgraph import SYNC, Comm, OpGraph
 from tests.sim.graphs import US, Op, all_reduce, beside, graph, timed
+from tests.sim.timeline_laws import check
 
 few = settings(max_examples=25, deadline=None)
 REL = 1e-9

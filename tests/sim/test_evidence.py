@@ -11,7 +11,7 @@ import pytest
 from prestep.sim.analysis.evidence import _plan_reasons
 from prestep.sim.analysis.prediction import Fallback, Prediction
 from prestep.sim.costs import Kernel, load_gpu
-from prestep.sim.costs.interference import is_known, slowdown
+from prestep.sim.costs.interference import BUNDLED, is_known
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
 from tests.sample import together
@@ -89,7 +89,7 @@ def test_kernels_beside_communication_need_a_factor() -> None:
     assert is_known(Kernel("aten add", (64,), bytes=6.0 * 64)) and not is_known(
         Kernel("aten div", (64,), bytes=4.0 * 64)
     )
-    assert slowdown(
+    assert BUNDLED.slowdown(
         Kernel("aten div", (64,), bytes=4.0 * 64), 24, 132
     ) == pytest.approx(1.2)
     beside = found(run(PLAIN, {"name": "h200-host-4"}, dp=4))[

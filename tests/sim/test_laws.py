@@ -17,7 +17,7 @@ from prestep.sim import predict
 from prestep.sim.analysis.arrow import to_arrow
 from prestep.sim.analysis.report import work_of_step
 from prestep.sim.analysis.spans import timeline_of
-from prestep.sim.analysis.timeline import Timeline, check
+from prestep.sim.analysis.timeline import Timeline
 from prestep.sim.graph.opgraph import COMM, KERNEL
 from prestep.sim.planning.planned import LAUNCH_LATENCY, slowest_of
 from prestep.sim.predict import load_fabric
@@ -25,6 +25,7 @@ from prestep.sim.spec.sections import Scenario
 from prestep.topologies.fabric import Fabric
 from tests.executed import Executed, executed, reported
 from tests.sample import together
+from tests.sim.timeline_laws import check
 from tests.workloads.small import EXPERTS, MLP, TRANSFORMER, scenario
 
 GOLDEN = Path(__file__).parent / "goldens" / "mlp-ddp2.txt"
@@ -374,9 +375,11 @@ def drawn() -> str:
     d = executed(
         scenario({"kind": "mlp", "sizes": [4096, 4096, 8]}, {"micro_batch": 256}, dp=2)
     )
-    last = timeline_of(d.lowered.graph, d.run).of_step(2).sorted()
+    last = timeline_of(d.lowered.graph, d.run).of_step(2)
     begin = last["start"].min()
-    return table(last.select(np.argsort(last["start"], kind="stable")), begin)
+    stream = last["stream"].astype(str)
+    order = np.lexsort((last["end"], stream, last["rank"], last["start"]))
+    return table(last.select(order), begin)
 
 
 def table(spans: Timeline, begin: float) -> str:

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from prestep.sim.engine.fair_share import Incidence, max_min_rates, rates
+from prestep.sim.engine.fair_share import Incidence, rates
+from tests.sim.max_min import max_min_rates
 
 REL = 1e-6
 

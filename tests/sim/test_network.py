@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.engine.clock import Clock
-from prestep.sim.engine.fluid import Network, Transfer, max_min_rates
+from prestep.sim.engine.fluid import Network, Transfer
+from tests.sim.max_min import max_min_rates
 
 LINKS = 4
 REL = 1e-6

@@ -13,8 +13,9 @@ from click.testing import CliRunner
 from prestep.cli import main
 from prestep.sim.analysis import metrics
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.timeline import SAVE, WRITER, check
+from prestep.sim.analysis.timeline import SAVE, WRITER
 from prestep.sim.api import load, simulate
+from tests.sim.timeline_laws import check
 
 MODES = ("rank0", "sharded", "async")
 P5 = {"cluster.name": "aws-p5", "parallel.dp": 8, "training.global_batch": 16}

@@ -15,12 +15,12 @@ from prestep.sim.analysis.timeline import (
     SPANS,
     Timeline,
     Words,
-    check,
     group_ranks,
     group_text,
 )
 from prestep.sim.errors import PrestepError
 from tests.sim.synthetic import timeline
+from tests.sim.timeline_laws import check
 
 
 def one(**changes: object) -> Timeline:

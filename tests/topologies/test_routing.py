@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from prestep.sim.errors import InputError
 from prestep.topologies import host, load_cluster
 from prestep.topologies.core.kinds import ENDPOINTS
-from prestep.topologies.edit import placement
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
@@ -140,11 +139,3 @@ def test_a_node_that_does_not_exist_is_suggested() -> None:
     assert not len(DGX.route("gpu1", "gpu1"))
     assert DGX.host_of("gpu1") == "host0"
     assert DGX.host_of("network") == ""
-
-
-def test_ranks_are_placed_in_order_and_no_more_than_there_are() -> None:
-    """Rank r on the r-th GPU."""
-    assert placement.in_order(DGX, 3) == ("gpu0", "gpu1", "gpu2")
-    for ranks in (0, 9):
-        with pytest.raises(InputError, match=f"found {ranks} ranks, expected 1 to 8"):
-            placement.in_order(DGX, ranks)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.costs.interference import slowdown
+from prestep.sim.costs.interference import BUNDLED
 from prestep.sim.graph.kernel import Kernel
 from prestep.topologies import load_cluster
 from prestep.validation.sets.overlap_run import queues, side_by_side
@@ -32,7 +32,7 @@ def beside(
 def test_neither_side_is_faster_than_alone(size: int) -> None:
     """Sharing a GPU costs both sides, and a kernel no more than its slowdown and the gap between kernels."""
     kernel, collective, alone = beside(size)
-    worst = slowdown(PRODUCT, 24, SMS, 205e-6)
+    worst = BUNDLED.slowdown(PRODUCT, 24, SMS, 205e-6)
     assert 205e-6 * 0.97 <= kernel <= 205e-6 * worst * 1.03
     assert collective > alone
 
@@ -54,9 +54,10 @@ def test_a_product_held_down_by_power_loses_less() -> None:
     """SMs taken from it free power: at 670 Tflop/s alone it loses less than at 795, at 500 as much again."""
     flops = 2.0 * 4096**3
     free, held, slow = (
-        slowdown(PRODUCT, 24, SMS, flops / rate) for rate in (795e12, 670e12, 500e12)
+        BUNDLED.slowdown(PRODUCT, 24, SMS, flops / rate)
+        for rate in (795e12, 670e12, 500e12)
     )
-    assert 1.0 <= held < free == slow == slowdown(PRODUCT, 24, SMS)
+    assert 1.0 <= held < free == slow == BUNDLED.slowdown(PRODUCT, 24, SMS)
     assert held * flops / 670e12 == pytest.approx(free * flops / 795e12)
 
 
@@ -64,4 +65,4 @@ def test_a_product_is_never_faster_beside_communication() -> None:
     """However few channels and however low the clock alone, the factor is at least one."""
     for channels in (0, 1, 4, 24, 131):
         for rate in (600e12, 700e12, 790e12, 900e12):
-            assert slowdown(PRODUCT, channels, SMS, 2.0 * 4096**3 / rate) >= 1.0
+            assert BUNDLED.slowdown(PRODUCT, channels, SMS, 2.0 * 4096**3 / rate) >= 1.0

@@ -44,23 +44,6 @@ class Slots:
     where: str
 
 
-def in_order(fabric: Fabric, ranks: int) -> tuple[str, ...]:
-    """GPU of every rank: the cluster's own order, hosts filled one after the other, as torchrun does.
-
-    Raises
-    ------
-    InputError
-        If there are no ranks, or more than GPUs.
-    """
-    if not 1 <= ranks <= len(fabric.gpus):
-        found, expected = (
-            f"{ranks} ranks",
-            f"1 to {len(fabric.gpus)} ranks, one per GPU",
-        )
-        raise InputError.of(fabric.name, "placement", found, expected)
-    return fabric.gpus[:ranks]
-
-
 def place(
     fabric: Fabric,
     ranks: int,

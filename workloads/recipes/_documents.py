@@ -272,7 +272,7 @@ class Source(NamedTuple):
 def file_of(path: Path, source: Source) -> Path | None:
     """The file of a module that another imports, if it lies in the same checkout."""
     return next(
-        (file for file in _places(path.absolute(), source) if _there(file)), None
+        (file for file in _places(path.absolute(), source) if _is_file(file)), None
     )
 
 
@@ -287,10 +287,3 @@ def _places(path: Path, source: Source) -> Iterator[Path]:
         if parts:
             yield folder.with_suffix(".py")
         yield folder / "__init__.py"
-
-
-def _there(file: Path) -> bool:
-    try:
-        return file.is_file()
-    except OSError:
-        return False

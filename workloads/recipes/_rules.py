@@ -78,31 +78,7 @@ SCHEMA = Table(
 
 @dataclass(frozen=True)
 class Rule:
-    """What keys of a recipe mean.
-
-    Attributes
-    ----------
-    names : tuple of str
-        Patterns of the keys.
-    key, kind : str
-        The scenario's key that has their value, by its section, and what value it is.
-    values : mapping
-        Tables of the scenario by value, in lower case.
-    harmless : tuple of str
-        Values that change nothing.
-    lost : str
-        What of any other value is not simulated.
-    nearly : str
-        What --lenient takes in its place.
-    assumed : str
-        What is taken of any other value; the reader is told.
-    ignored : str
-        Why they do not matter to the time of a step.
-    read : str
-        What reads them together with other keys.
-    beside : mapping
-        Values of other keys, in lower case: the rule counts where a recipe has one of them. Empty: everywhere.
-    """
+    """What keys of a recipe mean: an entry of a rules file (see the module), with values in lower case."""
 
     names: tuple[str, ...]
     key: str = ""

@@ -65,11 +65,6 @@ class Dropped:
             return not self.again_attention
         return product and self.seen % 2 == 1
 
-    @property
-    def drops_next(self) -> bool:
-        """Whether the next product is left out."""
-        return self.every_other and self.seen % 2 == 0
-
 
 UNLISTED = ("nvfp4",)
 
@@ -93,11 +88,6 @@ class Kept(Dropped):
         """Counts the result of a kernel that is not repeated."""
         if super().__call__(kernel):
             self.size += _result(kernel, self.itemsize)
-        return False
-
-    @property
-    def drops_next(self) -> bool:
-        """Nothing is left out."""
         return False
 
     def collective(self, op: str, size: float) -> bool:

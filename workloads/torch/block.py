@@ -54,12 +54,6 @@ class Attention(Module):
         self.sinks = self.add_if(t, m.sinks, self.heads, name="sinks")
 
     @property
-    def inward(self) -> list[Tensor]:
-        """Parameters in front of attention's kernel, where projections are apart."""
-        sinks = [] if self.sinks is None else [self.sinks]
-        return [self.wq, self.wk, self.wv, *self.norms, *sinks]
-
-    @property
     def query_heads(self) -> int:
         """Heads that the queries' projection makes: gates of the output are as wide as queries."""
         return self.heads * (2 if self.gated else 1)
@@ -193,11 +187,6 @@ class Block(Module):
         """Its layer of experts, if it has one."""
         found = (p for p in self.parts if isinstance(p, moe.MixtureOfExperts))
         return next(found, None)
-
-    @property
-    def inner_norm(self) -> list[Tensor]:
-        """Parameters of the norm behind the attention."""
-        return self.norm2.parameters
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         outer, t.layer = t.layer, self.index

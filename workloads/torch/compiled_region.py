@@ -6,8 +6,8 @@ node, whose gradients come together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
@@ -172,13 +172,6 @@ class Region:
             for key in last:
                 del values[key]
         return [values[key] for key in self.results]
-
-
-@dataclass
-class Regions:
-    """Regions that were compiled, by what they depend on."""
-
-    compiled: dict[Hashable, Region] = field(default_factory=dict)
 
 
 def compile_region(

@@ -75,11 +75,6 @@ class LatentAttention(Module):
         self.wkv_b = self.add(t, width, states, name="wkv_b")
         self.wo = self.add(t, m.hidden, self.heads * m.v_head_dim, name="wo")
 
-    @property
-    def inward(self) -> list[Tensor]:
-        """Parameters in front of attention's kernel."""
-        return [p for p in self.parameters if p is not self.wo]
-
     def forward(
         self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
     ) -> Tensor:

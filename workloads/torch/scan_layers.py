@@ -232,8 +232,3 @@ class HybridBlock(Block):
     def branches(self) -> list[tuple[Norm, Part]]:
         """The only one."""
         return [(self.norm1, self.part)]
-
-    @property
-    def inner_norm(self) -> list[Tensor]:
-        """There is no second norm."""
-        return []
