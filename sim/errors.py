@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 _PARTS = re.compile("[-_./ ]")
@@ -61,6 +62,30 @@ class InputError(PrestepError):
         job.toml: parallel.tp: found 3, expected a divisor of 8
         """
         return cls(Mistake(where, key, found, expected, hint))
+
+    @classmethod
+    def check(cls, mistakes: Iterable[Mistake]) -> None:
+        """Raises the error of all mistakes, if there are any."""
+        if found := tuple(mistakes):
+            raise cls(found)
+
+    @classmethod
+    @contextmanager
+    def collected(cls, mistakes: list[Mistake]) -> Iterator[None]:
+        """Adds the mistakes of an error that is raised within to others, and goes on behind.
+
+        Examples
+        --------
+        >>> mistakes: list[Mistake] = []
+        >>> with InputError.collected(mistakes):
+        ...     raise InputError.of("job.toml", "parallel.tp", "3", "a divisor of 8")
+        >>> len(mistakes)
+        1
+        """
+        try:
+            yield
+        except InputError as error:
+            mistakes += error.mistakes
 
     def __reduce__(self) -> tuple[type[InputError], tuple[tuple[Mistake, ...]]]:
         # Worker processes send errors by pickle; Exception's own way would hand the text to __init__.

@@ -189,13 +189,11 @@ def _remarks(scenario: Scenario, model: ModelSpec, machine: Machine) -> Remarks:
 
 def _checked_model(scenario: Scenario, fabric: Fabric) -> ModelSpec:
     model = load_model(scenario.model, scenario.where)
-    if huge := list(countable(scenario, model.layers)):
-        raise InputError(huge)
+    InputError.check(list(countable(scenario, model.layers)))
     mistakes = check_layout(
         scenario, allotted(scenario, fabric), model
     ) + not_simulated(scenario)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return model
 
 

@@ -204,6 +204,5 @@ def read(
         raise InputError.of(str(path), "", why, expected) from None
     except ValueError as error:  # not UTF-8, or not TOML
         raise InputError.of(str(path), "", str(error), expected) from None
-    if mistakes := [*schema.mistakes(str(path), "", table)]:
-        raise InputError(mistakes)
+    InputError.check([*schema.mistakes(str(path), "", table)])
     return table

@@ -130,10 +130,8 @@ def build(
         if name not in entries:
             mistakes.append(_unknown_key(name, cls, place, section))
             continue
-        try:
+        with InputError.collected(mistakes):
             values[name] = _value(entries[name], hints[name], value, place, dotted)
-        except InputError as error:
-            mistakes.extend(error.mistakes)
     return cls(**values), mistakes
 
 
@@ -217,8 +215,7 @@ def _table(value: object, where: str, dotted: str) -> dict[str, str]:
 def _inner(cls: Any, value: object, where: str, dotted: str) -> Any:
     """A table in a section that has keys of its own."""
     made, mistakes = build(cls, value, where, dotted, {})
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return made
 
 

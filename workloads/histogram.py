@@ -43,8 +43,7 @@ def read(path: str) -> tuple[Counts, ...]:
         layers = tuple(_from_csv(path, text) if csv_file else _from_json(path, text))
     except csv.Error as error:
         raise InputError.of(path, "", str(error), COLUMNS) from None
-    if mistakes := list(_mistakes(path, layers)):
-        raise InputError(mistakes)
+    InputError.check(list(_mistakes(path, layers)))
     return layers
 
 

@@ -56,15 +56,12 @@ def trace_part(
             )
     for name, text, read in (("window", window, _window), ("ranks", ranks, _ranks)):
         if text:
-            try:
+            with InputError.collected(mistakes):
                 chosen[name] = read(text)
-            except InputError as error:
-                mistakes.extend(error.mistakes)
     if kernels is not None and not (files["trace"] or files["timeline"]):
         name, expected = "--trace-kernels", "--trace FILE, or --timeline FILE"
         mistakes.append(Mistake("command line", name, f"{name} alone", expected))
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return chosen if kernels is None else chosen | {"kernels": kernels}
 
 

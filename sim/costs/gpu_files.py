@@ -96,12 +96,9 @@ def _tables_of(name: str, folder: Path) -> list[dict[str, Any]]:
     mistakes: list[Mistake] = []
     for part in ("", "-fitted", "-published", "-libraries"):
         file = folder / f"{name.lower()}{part}.toml"
-        try:
+        with InputError.collected(mistakes):
             tables[part] = schema.read(file, SCHEMA) if file.is_file() else {}
-        except InputError as error:
-            mistakes += error.mistakes
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     stated = tables[""] | tables["-fitted"]
     _check_complete(path, stated)
     return [stated, tables["-published"], tables["-libraries"]]

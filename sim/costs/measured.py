@@ -58,8 +58,7 @@ def load_file(path: str) -> Gpu:
     """The GPU of a file."""
     where = Path(path)
     table = _read(where)
-    if mistakes := [*_mistakes(path, table)]:
-        raise InputError(mistakes)
+    InputError.check([*_mistakes(path, table)])
     known, own = _known(where, table), _rows(where, table)
     factors = {
         name: float(entry["value"]) for name, entry in table.get("factor", {}).items()
@@ -97,8 +96,7 @@ def _stated(where: Path, over: Mapping[str, Any]) -> Gpu:
         if key not in stated:
             hint = HINTS.get(key, "sim/costs/hardware/h100.toml has one of each")
             mistakes.append(Mistake(path, key, "nothing", "a value", hint))
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     like = load_gpu(str(stated["like"]))
     return Gpu(like.name, gpu_facts(stated, ()), [], like)
 

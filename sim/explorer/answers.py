@@ -125,8 +125,7 @@ class Explorer:
             for key, value in asked.items()
             if key not in known or value not in known[key].values
         ]
-        if wrong:
-            raise InputError(wrong)
+        InputError.check(wrong)
 
     def _cluster(self, asked: Mapping[str, str]) -> list[str]:
         """As many hosts as the layout takes."""

@@ -38,6 +38,5 @@ def command(paths: tuple[Path, ...], time_limit: float) -> None:
         for path in paths
         if not path.exists()
     ]
-    if gone:
-        raise InputError(gone)
+    InputError.check(gone)
     server.serve(paths, time_limit)

@@ -132,8 +132,7 @@ def arguments(tool: Tool, given: Mapping[str, Any]) -> list[str]:
             mistakes.extend(error.mistakes)
             continue
         (line if isinstance(param, click.Option) else last).extend(words)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return [*line, "--", *last]
 
 

@@ -104,8 +104,7 @@ def jitter_of(faults: Faults, where: str = "scenario") -> Jitter:
         values[name] = faults.jitter * (known["value"] if said is None else said)
         grades[name] = known["evidence"] if said is None else "said"
     pauses, grades[PAUSE] = _pauses(faults)
-    if mistakes := _too_much(values, pauses, where):
-        raise InputError(mistakes)
+    InputError.check(_too_much(values, pauses, where))
     return Jitter(**values, pauses=pauses, grades=grades)
 
 

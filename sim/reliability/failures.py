@@ -77,12 +77,9 @@ def rates_of(
         if name not in rates:
             mistakes.append(unknown(where, key, name, rates))
             continue
-        try:
+        with InputError.collected(mistakes):
             rates[name] = _rate(item, value, where, key)
-        except InputError as error:
-            mistakes += error.mistakes
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return {name: rate / 1e6 / HOUR * gpus for name, rate in rates.items()}
 
 
@@ -116,8 +113,7 @@ def job_of(options: Mapping[str, Any]) -> Job:
     mistakes += _implausible(days, times["step_time"], total)
     mistakes += _wrong_interval(times)
     slow = _slow(options, times["notice"], mistakes)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     starting = times["start"] + creation.seconds(gpus)
     return Job(
         times["step_time"],
@@ -263,6 +259,5 @@ def takes_of(
             )
         else:
             takes[name] = int(value)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return takes

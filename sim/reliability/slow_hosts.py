@@ -112,8 +112,7 @@ def slow_of(
     InputError
         With everything that is wrong.
     """
-    if mistakes := [*_mistakes(options)]:
-        raise InputError(mistakes)
+    InputError.check([*_mistakes(options)])
     test, finds = _tests(options.get("preflight"), levels)
     told = options.get("finds")
     gpus = options["gpus"]

@@ -78,8 +78,7 @@ def parse_changes(items: Iterable[str], job: Operations) -> JobChanges:
         else:
             mistakes.append(_no_key(key))
     mistakes += _no_rank(keys, job)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     rank = int(keys[SLOW_RANK]) if SLOW_RANK in keys else None
     return JobChanges(
         tuple(kinds), keys.get(HOST, 1.0), rank, keys.get(SLOW_FACTOR, 1.0)

@@ -114,8 +114,7 @@ def of_steps(outcome: Outcome, wanted: str) -> Outcome:
                 )
             )
         kept |= found
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return (
         replace(outcome, steps=tuple(s for s in outcome.steps if s.step in kept))
         if wanted

@@ -78,8 +78,7 @@ def pools_of(scenario: Scenario) -> Pools:
     """
     model, fabric = load_model(scenario.model, scenario.where), load_fabric(scenario)
     count = min(scenario.cluster.gpus or len(fabric.gpus), len(fabric.gpus))
-    if mistakes := [*_wrong_lengths(scenario), *_wrong_pools(scenario, model, count)]:
-        raise InputError(mistakes)
+    InputError.check([*_wrong_lengths(scenario), *_wrong_pools(scenario, model, count)])
     rl, gpus = scenario.section("rl"), fabric.gpus[:count]
     apart = _generating(rl, count)
     training = gpus[: count - apart] if apart else gpus
@@ -225,6 +224,5 @@ def as_training(pools: Pools, seq_len: int, microbatches: int) -> Scenario:
     made = replace(
         s, extensions={}, training=training, parallel=layout, cluster=cluster
     )
-    if mistakes := check_scenario(made):
-        raise InputError(mistakes)
+    InputError.check(check_scenario(made))
     return made

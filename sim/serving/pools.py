@@ -77,8 +77,7 @@ def pools_of(scenario: Scenario) -> Pools:
     """
     inference: Inference = scenario.section("inference")
     model, fabric = load_model(scenario.model, scenario.where), load_fabric(scenario)
-    if mistakes := _mistakes(scenario, model, fabric):
-        raise InputError(mistakes)
+    InputError.check(_mistakes(scenario, model, fabric))
     first = inference.prefill_gpus or 0
     last = first + (inference.decode_gpus or 0)
     system = _system(scenario)

@@ -284,8 +284,7 @@ def _recorded(
 
 
 def _checked(scenario: Scenario, mistakes: list[Mistake]) -> Scenario:
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return scenario
 
 

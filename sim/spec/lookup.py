@@ -217,8 +217,7 @@ def placements(scenario: Scenario, fabric: Any) -> list[tuple[str, ...]]:
         except InputError as error:
             mistakes += error.mistakes
             found[job.name] = ()
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return [found[job.name] for job in jobs]
 
 

@@ -41,7 +41,7 @@ def overridden(
     of_jobs: list[tuple[str, str, object]] = []
     several = stated_jobs is not None
     for text in overrides:
-        try:
+        with InputError.collected(mistakes):
             item = _item(text, several)
             if _written_inside(tables, item.name, item.value):
                 origins |= _table_origin(item)
@@ -49,8 +49,6 @@ def overridden(
                 of_jobs.append((item.job, item.name, item.read))
             elif _put(tables, item, item.read):
                 origins[item.name] = "--set"
-        except InputError as error:
-            mistakes += error.mistakes
     mistakes += jobs.overridden(stated_jobs or [], of_jobs)
     return origins, mistakes
 

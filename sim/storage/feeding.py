@@ -32,10 +32,8 @@ TITLE = "Data loading"
 def mistakes_of(asked: Dataload, where: str) -> list[Mistake]:
     """What is wrong with [dataload] before anything is simulated."""
     mistakes = [*dataload.mistakes_of(asked, where)]
-    try:
+    with InputError.collected(mistakes):
         load_system(asked.storage or "nvme", where, "dataload.storage")
-    except InputError as error:
-        mistakes += error.mistakes
     return mistakes
 
 

@@ -113,12 +113,9 @@ def _planned(scenario: Scenario, fabric: Fabric) -> list[Planned]:
     planned: list[Planned] = []
     mistakes: list[Mistake] = []
     for job, gpus in zip(scenario.jobs, placed, strict=True):
-        try:
+        with InputError.collected(mistakes):
             planned.append(plan(job, _routed(fabric, job), gpus))
-        except InputError as error:
-            mistakes += error.mistakes
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return planned
 
 

@@ -51,8 +51,7 @@ def plot(
         # the currency is the price's; there are 3600 seconds in its hour
         runs[COST] = price / 3600 / runs["tokens_per_second_per_gpu"]
     mistakes = [*_unknown(runs, x, y), *_misused(y, price, picture)]
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     runs = runs[(runs["error"] == "") & runs[y].notna()]
     if runs.empty:
         raise InputError.of(str(path), y, "no run that has it", "at least one")

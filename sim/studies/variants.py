@@ -153,8 +153,7 @@ def _loaded(
         except InputError as error:
             where = f"--against {wanted.name}"
             mistakes += [replace(mistake, where=where) for mistake in error.mistakes]
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return made
 
 

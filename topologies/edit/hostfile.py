@@ -59,18 +59,15 @@ def read(file: str | Path) -> list[Line]:
     mistakes: list[Mistake] = []
     for number, line in enumerate(text.splitlines(), 1):
         bare = line.partition("#")[0].strip()
-        try:
+        with InputError.collected(mistakes):
             lines += list(_lines(bare, f"{path}:{number}")) if bare else []
-        except InputError as error:
-            mistakes.extend(error.mistakes)
     if not lines and not mistakes:
         mistakes.append(
             Mistake(
                 str(path), "", "no host", "a line for every host, such as host0 slots=8"
             )
         )
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return _added(lines)
 
 

@@ -57,12 +57,9 @@ def with_overrides(
     """
     mistakes: list[Mistake] = []
     for key, text in overrides.items():
-        try:
+        with InputError.collected(mistakes):
             fabric = _changed(fabric, key, str(text).strip(), where)
-        except InputError as error:
-            mistakes.extend(error.mistakes)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return fabric
 
 
@@ -133,8 +130,7 @@ def _checked(
         raise InputError([*mistakes, *error.mistakes]) from None
     if selection:
         mistakes += _unfit(fabric, override, selection)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return factor, value
 
 

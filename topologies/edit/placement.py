@@ -150,8 +150,7 @@ def _listed(
     if len(gpus) != ranks:
         expected = f"{ranks}, one for every rank"
         mistakes.append(Mistake(where, "gpus", f"{len(gpus)} GPUs", expected))
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return tuple(gpus)
 
 
@@ -179,12 +178,9 @@ def _all_slots(hosts: Hosts, lines: Sequence[hostfile.Line]) -> list[Slots]:
     found: list[Slots] = []
     mistakes: list[Mistake] = []
     for line in lines:
-        try:
+        with InputError.collected(mistakes):
             found.append(_slots(hosts, line))
-        except InputError as error:
-            mistakes += error.mistakes
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return found
 
 
@@ -265,8 +261,7 @@ def _each_once(slots: Sequence[Slots], taken: frozenset[str]) -> None:
                 )
             )
         seen.add(one.host)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
 
 
 def _sorted(

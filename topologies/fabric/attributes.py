@@ -52,8 +52,7 @@ def with_attributes(
     """
     mistakes: list[Mistake] = []
     fields = fields_of(given, where, folder, mistakes)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return fabric.with_columns(**fields)
 
 
@@ -66,10 +65,8 @@ def fields_of(
     """
     facts = _facts(given.get("facts") or {}, where, mistakes)
     for key in [key for key in KINDS if key in given]:
-        try:
+        with InputError.collected(mistakes):
             facts[key] = _fact(key, given[key], where)
-        except InputError as error:
-            mistakes += error.mistakes
     paths = {
         field: _file(key, given[key], where, folder, mistakes)
         for key, field in FILES.items()

@@ -87,8 +87,7 @@ class Fabric:
 
     def __post_init__(self) -> None:
         mistakes = check(self.name, self.nodes, self.links)
-        if mistakes:
-            raise InputError(mistakes)
+        InputError.check(mistakes)
 
     def __getstate__(self) -> dict[str, Any]:
         # Caches (graph, router) are cheaper to make again than to send to a worker process.

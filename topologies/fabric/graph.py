@@ -121,8 +121,7 @@ def from_graph(
     mistakes = reading.mistakes
     fields["gpu_changes"] = gpu_changes(_gpus(graph), reading.where, mistakes)
     mistakes += check(reading.where, nodes, links)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     fields["facts"] |= reading.facts()
     return Fabric(title, nodes, links, gpu_model or model, family, **fields)
 

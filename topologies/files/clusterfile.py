@@ -173,8 +173,7 @@ def checked(fabric: Fabric, where: str, hosts: int | None = None) -> Fabric:
         source = "graph" if where == "cluster" else "file"
         expected = f"{len(fabric.hosts)}, as in the {source}"
         mistakes.append(Mistake(where, "hosts", str(hosts), expected))
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return _doubted(fabric)
 
 

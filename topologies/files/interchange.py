@@ -148,8 +148,7 @@ def import_file(
     """
     fabric = importers.read(path, format)
     mistakes = unroutable(fabric, str(path))
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     target = (
         Path(output)
         if output
@@ -202,8 +201,7 @@ def report_of(fabric: Fabric, name_or_file: str) -> str:
         With every GPU that the first cannot reach.
     """
     mistakes = unroutable(fabric, name_or_file)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     doubts = any(key.startswith("contradiction:") for key in fabric.facts)
     verdict = "doubtful" if doubts else "good"
     lines = [

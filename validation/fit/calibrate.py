@@ -168,8 +168,7 @@ def _gpu_of(rows: Sequence[Row]) -> str:
         for row in places.values()
         if (reason := loadable(row))
     ]
-    if reasons:
-        raise InputError(reasons)
+    InputError.check(reasons)
     found = sorted({str(cluster_of(row).gpu_model) for row in places.values()})
     if len(found) > 1:
         raise InputError.of(

@@ -109,8 +109,7 @@ def micro_rows(path: Path) -> list[Row]:
             continue
         if row is not None:
             rows.append(row)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return rows
 
 

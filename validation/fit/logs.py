@@ -39,8 +39,7 @@ def read_files(
             beside += overlaps
         except InputError as error:
             mistakes += [_hinted(mistake) for mistake in error.mistakes]
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return rows, beside
 
 

@@ -84,8 +84,7 @@ class Measured:
             mistakes += _wrong_numbers(row, numbers, where)
             if all(row.get(key) is not None for key in numbers):
                 rows.append(row)
-        if mistakes:
-            raise InputError(mistakes)
+        InputError.check(mistakes)
         return rows
 
     def _objects(

@@ -89,8 +89,7 @@ def read(text: str, where: str = "log") -> Log:
                     f"{where}:{at}", "", str(error)[:100], "a line as NCCL writes it"
                 )
             )
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return log
 
 

@@ -76,8 +76,7 @@ def read(path: str | Path, op: str = "", cluster: str = "") -> list[Row]:
         raise InputError(log.mistakes)
     run, timings = log.run, log.timings
     run.op = op or run.op or named(path.stem)
-    if mistakes := list(missing(run, timings, path.name)):
-        raise InputError(mistakes)
+    InputError.check(list(missing(run, timings, path.name)))
     return list(rows_of(run, timings, path, cluster))
 
 
@@ -147,11 +146,9 @@ def _from_text(text: str, path: Path) -> Parsed:
         if _COLUMNS.match(line) and "type" not in line:
             columns = _named_columns(line)
         elif _is_row(line, columns) or _is_cut(line):
-            try:
+            with InputError.collected(mistakes):
                 cells = _timed(line, columns, f"{path.name}:{number}")
                 timings += [Timing(number, *cell) for cell in cells]
-            except InputError as error:
-                mistakes.extend(error.mistakes)
         elif _DEVICE.match(line) and not _RANK.match(line):
             mistakes.append(_no_device(line, f"{path.name}:{number}"))
         else:

@@ -138,11 +138,9 @@ def from_json(text: str, path: Path) -> Parsed:
     timings: list[Timing] = []
     mistakes: list[Mistake] = []
     for at, result in enumerate(report["results"]):
-        try:
+        with InputError.collected(mistakes):
             cells = _result(result, f"{path.name}: results[{at}]")
             timings += [Timing(at + 1, *cell) for cell in cells]
-        except InputError as error:
-            mistakes.extend(error.mistakes)
     return Parsed(_run_of(report, path.name), timings, mistakes)
 
 

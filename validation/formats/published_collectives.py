@@ -53,12 +53,9 @@ def read_csv(path: str | Path) -> list[Row]:
     mistakes: list[Mistake] = []
     for record in reader:
         cells = {key: (value or "").strip() for key, value in record.items() if key}
-        try:
+        with InputError.collected(mistakes):
             rows.append(_row(cells, f"{path.name}:{reader.line_num}"))
-        except InputError as error:
-            mistakes.extend(error.mistakes)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return rows
 
 

@@ -81,8 +81,7 @@ def machines() -> tuple[Machine, ...]:
         for name, table in tables.items()
         for mistake in _wrong_keys(name, table)
     ]
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return tuple(_machine(name, table) for name, table in tables.items())
 
 

@@ -41,8 +41,7 @@ def read_lines(text: str, name: str, take: Callable[[Any, str], None]) -> None:
             mistakes.extend(error.mistakes)
         except ValueError as error:
             mistakes.append(not_json(error, where))
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
 
 
 def whole(record: Mapping[str, Any], key: str, where: str, low: int) -> int:

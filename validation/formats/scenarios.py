@@ -53,8 +53,7 @@ def scenario_of(row: Row) -> Scenario:
         for job in (row, *row.beside)
         for mistake in beyond_scenarios(job, partner=job is not row)
     ]
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     tables = _sections(row)
     cluster = _cluster(row, _gpus(tables["parallel"]))
     if row.beside:

@@ -74,8 +74,7 @@ def load(path: Path) -> Asked:
     )
     if not objects and not series and not mistakes:
         mistakes.append(Mistake(str(path), "", "no case", "at least one"))
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return Asked(objects, tuple(series))
 
 

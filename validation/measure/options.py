@@ -82,8 +82,7 @@ class Options:
             With every option that is wrong.
         """
         mistakes = [*self._wrong_numbers(), *self._wrong_files()]
-        if mistakes:
-            raise InputError(mistakes)
+        InputError.check(mistakes)
         return self
 
     def _wrong_numbers(self) -> Iterator[Mistake]:

@@ -87,8 +87,7 @@ def check(path: Path, names: Sequence[str]) -> None:
     if path.suffix not in (".parquet", ".csv"):
         expected = "a name that ends with .parquet or .csv"
         mistakes.append(Mistake("command line", "--export", str(path), expected))
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
 
 
 def _rows(report: Report, rows: Path | None) -> Iterator[dict[str, Any]]:

@@ -163,6 +163,5 @@ def _known_misses(path: Path) -> dict[str, float]:
         for name, v in listed.items()
         if type(v) not in (int, float)
     ]
-    if wrong:
-        raise InputError(wrong)
+    InputError.check(wrong)
     return listed

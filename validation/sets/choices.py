@@ -72,8 +72,7 @@ def _log(entry: Mapping[str, Any], where: str) -> Log:
     cluster, version = str(entry["cluster"]), str(entry["version"])
     nccl = {k: v for k, v in dict(entry.get("nccl", {})).items() if v is not None}
     _, mistakes = build(Nccl, nccl, where, "nccl", {})
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return Log(cluster, version, nccl=nccl, table=table, choices=choices)
 
 

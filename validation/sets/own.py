@@ -235,12 +235,9 @@ def _read_table(text: str, name: str, take: Callable[[Any, str], None]) -> None:
             mistakes.append(Mistake(where, "", f"{len(cells)} cells", expected))
         elif any(cells):
             pairs = zip(head, cells, strict=False)
-            try:
+            with InputError.collected(mistakes):
                 take({key: cell for key, cell in pairs if cell}, where)
-            except InputError as error:
-                mistakes += error.mistakes
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
 
 
 def _is_head(cells: Sequence[str]) -> bool:

@@ -158,8 +158,7 @@ class MeasuredSet:
                 for file in sorted(whole - {*files})
             ),
         ]
-        if wrong:
-            raise InputError(wrong)
+        InputError.check(wrong)
         return {known[row] for row in used} | {
             row.configuration for f in whole for row in read_rows(self.folder / f)
         }

@@ -53,12 +53,9 @@ def translate(config: Any, where: str) -> dict[str, Any]:
         for key in names.values()
         for mistake in _not_whole(config.get(_spelt(config, key)), where, key)
     ]
-    try:
+    with InputError.collected(mistakes):
         rest = extra(config, where)
-    except InputError as error:
-        mistakes += error.mistakes
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     table = {"kind": "transformer"} | {
         ours: config[_spelt(config, theirs)] for ours, theirs in names.items()
     }

@@ -69,8 +69,7 @@ def deepseek_v4(config: dict[str, Any], where: str) -> dict[str, Any]:
     InputError
         For keys that nobody knows, and values that are not simulated.
     """
-    if mistakes := [*_unknown(config, where), *_others(config, where)]:
-        raise InputError(mistakes)
+    InputError.check([*_unknown(config, where), *_others(config, where)])
     further = config.get("num_nextn_predict_layers") or 0
     return {
         **{ours: config.get(theirs) for ours, theirs in _PLAIN.items()},

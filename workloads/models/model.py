@@ -251,8 +251,7 @@ def read_model(path: Path) -> Model:
                     "the model's own keys, beginning with kind",
                 )
             )
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return section
 
 
@@ -277,8 +276,7 @@ def _complete(section: Model, name: str, where: str) -> ModelSpec:
         for key in _REQUIRED[kind]
         if getattr(section, key) is None
     ]
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     complete = {
         "transformer": _transformer,
         "mlp": _mlp,
@@ -287,8 +285,7 @@ def _complete(section: Model, name: str, where: str) -> ModelSpec:
     }[kind]
     spec, mistakes = complete(section, name, where)
     mistakes += checks.foreign(section, spec, where)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return spec
 
 

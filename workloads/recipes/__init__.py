@@ -80,8 +80,7 @@ def read(document: Document, beside: Sequence[Document] = ()) -> Recipe:
         If no format knows one of them, or the recipe's format has no use for it.
     """
     files = [(one, format_of(one)) for one in (document, *beside)]
-    if strange := [_strange(one) for one, name in files if not name]:
-        raise InputError(strange)
+    InputError.check([_strange(one) for one, name in files if not name])
     job = _companions.sort(files)
     module = plugins.load(__name__, job.format)
     if job.beside:

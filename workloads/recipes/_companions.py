@@ -101,8 +101,7 @@ def check(job: Job, takes: Sequence[str]) -> None:
             wrong.append(Mistake(where, "", what, expected, "nothing in it is used"))
         elif kind != ARGUMENTS and document is not job.companions((kind,))[0]:
             wrong.append(Mistake(where, "", f"{NAMES[kind]}, a second one", "one"))
-    if wrong:
-        raise InputError(wrong)
+    InputError.check(wrong)
 
 
 def complete(job: Job, recipe: Recipe, folder: Path) -> Recipe:

@@ -88,8 +88,7 @@ def completed(
     made = _without_model(recipe.tables()) if _names_model(said) else recipe.tables()
     placed, wrong_place, notes = _placed(made, recipe, said, path.parent)
     mistakes += wrong_place
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     left = tuple(item for item in others if not _used(item))
     notes = [*recipe.notes(lenient, said), *notes]
     return Placed(placed, left, tuple(notes), recipe=recipe)

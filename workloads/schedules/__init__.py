@@ -176,8 +176,7 @@ def checked(
 ) -> tuple[ModuleType, int]:
     """The schedule's module and its number of chunks; raises InputError where `check` finds mistakes."""
     mistakes = check(name, ranks, microbatches, chunks, few=few)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     module = find(name)
     return module, _chunks(module, chunks)
 

@@ -64,8 +64,7 @@ def files_of(paths: Iterable[str | Path]) -> list[Path]:
                     "traces, one file per rank",
                 )
             )
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return list(dict.fromkeys(found))
 
 
@@ -133,29 +132,24 @@ def read(paths: Sequence[str | Path]) -> list[Recording]:
     """
     recordings, mistakes, known = list[Recording](), list[Mistake](), dict[Path, str]()
     for path in files_of(paths):
-        try:
+        with InputError.collected(mistakes):
             known[path] = format_of(path)
-        except InputError as error:
-            mistakes += error.mistakes
     companions, found = _companions(known)
     mistakes += found
     for path in progress.track(
         [path for path in known if path not in companions.values()], "traces"
     ):
-        try:
+        with InputError.collected(mistakes):
             options = (
                 {"companion": linked.companion(companions[path])}
                 if path in companions
                 else {}
             )
             recordings += recordings_in(path, **options)
-        except InputError as error:
-            mistakes += error.mistakes
     if not mistakes:
         recordings = _numbered(recordings)
         mistakes = _contradictions(recordings)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return sorted(recordings, key=lambda r: r.rank)
 
 

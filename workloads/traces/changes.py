@@ -65,8 +65,7 @@ def parse(changes: Iterable[str]) -> Changes:
             mistakes.append(Mistake("--set", text, "no value", "KEY=VALUE"))
         else:
             _sort_in(asked, short.get(key, key), value, mistakes)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return asked
 
 
@@ -140,8 +139,7 @@ def asked_factor(changes: Changes, key: str) -> float:
     """A factor among the keys."""
     mistakes: list[Mistake] = []
     factor = factor_of(key, changes.keys[key], mistakes)
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return factor
 
 

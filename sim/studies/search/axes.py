@@ -164,12 +164,9 @@ def read_over(texts: Sequence[str], pinned: Sequence[str] = ()) -> dict[str, Val
     found: dict[str, Values] = {}
     mistakes: list[Mistake] = []
     for key, values in grid.items():
-        try:
+        with InputError.collected(mistakes):
             found[key] = tuple(dict.fromkeys(_typed(key, value) for value in values))
-        except InputError as error:
-            mistakes += error.mistakes
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return found
 
 
@@ -185,6 +182,5 @@ def _typed(key: str, text: str) -> Any:
     made, mistakes = strict.build(
         cls, {name: assignments.read(cls, name, text)}, "--over", section, {}
     )
-    if mistakes:
-        raise InputError(mistakes)
+    InputError.check(mistakes)
     return getattr(made, name)

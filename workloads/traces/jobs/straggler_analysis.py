@@ -73,8 +73,7 @@ def _table(path: Path) -> pd.DataFrame:
             [Mistake(path.name, name, "nothing", "a column") for name in missing]
         )
     table = table.astype({"optype": str})
-    if mistakes := list(_wrong_cells(table, path.name)):
-        raise InputError(mistakes)
+    InputError.check(list(_wrong_cells(table, path.name)))
     return table
 
 
