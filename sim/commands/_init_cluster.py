@@ -7,7 +7,15 @@ from typing import TypeVar
 
 import click
 
-from prestep.sim.commands._shared import Count, check_new, explained, misused, talk
+from prestep.sim.commands._shared import (
+    Count,
+    check_new,
+    explained,
+    file_option,
+    misused,
+    new_file,
+    talk,
+)
 from prestep.sim.errors import InputError, did_you_mean
 from prestep.sim.extras import lazily
 from prestep.sim.units import parse_bandwidth
@@ -25,11 +33,9 @@ _NETWORKS = ("rail", "tree")
     epilog="Example: prestep init cluster --host dgx-h100 --hosts 32 --network rail --below 16 --oversubscription 2 "
     "--port '400 Gbit/s' -o ours.toml",
 )
-@click.option(
-    "--from",
-    "source",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="What a tool says: nvidia-smi topo -m, NCCL's XML, Slurm, ibnetdiscover, ...",
+@file_option(
+    *("--from", "source"),
+    text="What a tool says: nvidia-smi topo -m, NCCL's XML, Slurm, ibnetdiscover, ...",
 )
 @click.option("--host", metavar="NAME", help="Model of a host, such as dgx-h100.")
 @click.option("--hosts", type=Count(), help="How many.")
@@ -44,15 +50,7 @@ _NETWORKS = ("rail", "tree")
 )
 @click.option("--port", metavar="RATE", help='Of a NIC, on the wire: "400 Gbit/s".')
 @click.option("--description", help="A line for those who use the file.")
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("cluster.toml"),
-    show_default=True,
-    help="File to write.",
-)
-@click.option("--force", is_flag=True, help="Write over a file that exists.")
+@new_file("cluster.toml")
 @explained
 def cluster(
     source: Path | None,

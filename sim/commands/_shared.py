@@ -276,10 +276,24 @@ def together(*decorators: Callable[[Command], Command]) -> Callable[[Command], C
     )
 
 
-def file_option(*names: str, text: str) -> Callable[[Command], Command]:
-    """The option of a file, which is read or written."""
-    return click.option(
-        *names, type=click.Path(dir_okay=False, path_type=Path), help=text
+def file_option(
+    *names: str, text: str, **settings: Any
+) -> Callable[[Command], Command]:
+    """The option of a file, which is read or written; `settings` are further ones of click."""
+    file = click.Path(dir_okay=False, path_type=Path)
+    return click.option(*names, type=file, help=text, **settings)
+
+
+def new_file(usual: str) -> Callable[[Command], Command]:
+    """The options --output, with a usual name, and --force."""
+    return together(
+        file_option(
+            *("-o", "--output"),
+            text="File to write.",
+            default=Path(usual),
+            show_default=True,
+        ),
+        click.option("--force", is_flag=True, help="Write over a file that exists."),
     )
 
 

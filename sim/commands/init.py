@@ -18,6 +18,7 @@ from prestep.sim.commands._shared import (
     check_new,
     explained,
     misused,
+    new_file,
     options,
     talk,
 )
@@ -79,15 +80,7 @@ _OTHERS = {"cluster": cluster_file}
     help="`prestep list clusters`, a GPU of theirs (h100), or a file.",
 )
 @options(COUNTS, type=Count())
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    default=Path("job.toml"),
-    show_default=True,
-    help="File to write.",
-)
-@click.option("--force", is_flag=True, help="Write over a file that exists.")
+@new_file("job.toml")
 @explained
 def command(
     named: str | None,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from prestep.sim.commands._shared import explained, talk
+from prestep.sim.commands._shared import explained, file_option, talk
 from prestep.sim.extras import lazily
 
 with lazily():
@@ -36,12 +36,7 @@ GROUP = "Understand a result"
     type=click.FloatRange(0, min_open=True),
     help="Of a GPU for an hour, for cost_per_token.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File (.svg, .png, .pdf).",
-)
+@file_option("-o", "--output", text="File (.svg, .png, .pdf).")
 @explained
 def command(
     folder: Path, x: str, y: str, price: float | None, output: Path | None

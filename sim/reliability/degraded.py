@@ -2,9 +2,8 @@
 
 Hosts that are left are formed into replicas anew at every restart, so h missing hosts cost as many replicas as they
 hold, rounded up. The step of the smaller job is simulated where there is a scenario
-(`prestep.sim.reliability.simulated`):
-of one replica less, of the most, and of one number in between; the rest lies on the line between its neighbours. The
-batch shrinks with the replicas: each sees as many samples.
+(`prestep.sim.reliability.scenario`): of one replica less, of the most, and of one number in between; the rest lies on
+the line between its neighbours. The batch shrinks with the replicas: each sees as many samples.
 """
 
 from __future__ import annotations
@@ -24,9 +23,7 @@ def replicas_lost(hosts: int, per_host: int, per_replica: int) -> int:
     return math.ceil(hosts * per_host / per_replica)
 
 
-def plain_speeds(
-    gpus: int, per_host: int, per_replica: int, where: str = "command line"
-) -> tuple[float, ...]:
+def plain_speeds(gpus: int, per_host: int, per_replica: int) -> tuple[float, ...]:
     """Progress with 0, 1, 2, ... hosts missing: that of the replicas that are left.
 
     Raises
@@ -37,9 +34,8 @@ def plain_speeds(
     replicas, rest = divmod(gpus, per_replica)
     if rest or replicas < 2:
         found = f"{gpus} GPUs in replicas of {per_replica}"
-        raise InputError.of(
-            where, "--replica-gpus", found, "two replicas or more, without a rest"
-        )
+        expected = "two replicas or more, without a rest"
+        raise InputError.of("command line", "--replica-gpus", found, expected)
     same_step = np.ones(largest_loss(replicas))
     return progress_by_hosts(replicas, per_host, per_replica, same_step)
 

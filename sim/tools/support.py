@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Collection
 from dataclasses import replace
-from pathlib import Path
 
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import Gpu, names
@@ -79,9 +78,9 @@ def _held_out(name: str) -> list[str]:
     return [f"tables of libraries, median error and 90th percentile at held-out shapes: {'; '.join(each)}"]  # fmt: skip
 
 
-def table_errors(folder: Path = HARDWARE) -> dict[tuple[str, str], tuple[float, float]]:
+def table_errors() -> dict[tuple[str, str], tuple[float, float]]:
     """Median and 90th percentile of the error of packaged tables, by GPU and "products bf16"."""
-    with (folder / "library-errors.csv").open(newline="", encoding="utf-8") as file:
+    with (HARDWARE / "library-errors.csv").open(newline="", encoding="utf-8") as file:
         return {
             (row["gpu"], f"{row['family']} {row['dtype']}"): (
                 float(row["median"]),

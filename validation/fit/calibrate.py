@@ -225,12 +225,7 @@ def write(
             f"at least {2 * LEAST} sizes of a series",
         )
         raise InputError.of(str(path), "", found, expected, why)
-    try:
-        files.write_text(path, render(result, logs))
-    except OSError as error:
-        raise InputError.of(
-            str(path), "", error.strerror or str(error), "a place to write to"
-        ) from None
+    files.write_text(path, render(result, logs))
 
 
 def render(result: Calibration, logs: Sequence[Path]) -> str:

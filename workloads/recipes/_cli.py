@@ -16,6 +16,7 @@ from prestep.sim.commands._shared import (
     changes,
     check_new,
     explained,
+    file_option,
     of_scenario,
     talk,
 )
@@ -38,12 +39,7 @@ WIDTH = 120
 )
 @click.argument("recipe", type=click.Path(path_type=Path))
 @changes
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(dir_okay=False, path_type=Path),
-    help="File to write; default: stdout.",
-)
+@file_option("-o", "--output", text="File to write; default: stdout.")
 @click.option("--force", is_flag=True, help="Write over a file that exists.")
 @of_scenario
 @explained

@@ -130,12 +130,10 @@ class Draft:
         place = _place(where, said) or self.where
         self.settings[key] = Setting(key, value, said or "default", place)
 
-    def set_all(
-        self, values: Mapping[str, Any], said: str = "", where: Source = ""
-    ) -> None:
-        """Decides several keys of the scenario."""
+    def set_all(self, values: Mapping[str, Any]) -> None:
+        """Decides several keys of the scenario that are defaults of the format."""
         for key, value in values.items():
-            self.set(key, value, said, where)
+            self.set(key, value)
 
     def get(self, key: str, default: Any = None) -> Any:
         """What was decided of a key."""

@@ -85,7 +85,7 @@ class _Grid:
         """Moves every action to the first idle slot that it could have, without more activations than there are."""
         room = max(max(self._held(rank)) for rank in range(self.ranks))
         for slot, rank, action in self._in_order():
-            earliest = self._earliest(rank, action)
+            earliest = self._earliest(action)
             self._move(
                 rank, action, slot, self._first_free(rank, earliest, slot, action, room)
             )
@@ -101,10 +101,10 @@ class _Grid:
             if action.kind == "W":
                 held_back[rank].append(action)
             else:
-                self._put(rank, action, self._idle(rank, self._earliest(rank, action)))
+                self._put(rank, action, self._idle(rank, self._earliest(action)))
         for rank, weights in enumerate(held_back):
             for weight in weights:
-                self._put(rank, weight, self._idle(rank, self._earliest(rank, weight)))
+                self._put(rank, weight, self._idle(rank, self._earliest(weight)))
 
     def rows(self) -> Rows:
         return tuple(tuple(slots[at] for at in sorted(slots)) for slots in self.slots)
@@ -130,7 +130,7 @@ class _Grid:
             self._take(rank, action, old)
             self._put(rank, action, new)
 
-    def _earliest(self, rank: int, action: Action) -> int:
+    def _earliest(self, action: Action) -> int:
         """The slot after all that must be done before, the same pass of the microbatch before included."""
         before = list(needs(action, self.last_stage))
         if action.microbatch:

@@ -38,7 +38,7 @@ def is_gzip(path: Path) -> bool:
         return file.read(2) == GZIP
 
 
-def head_of(path: Path, size: int = HEAD) -> bytes:
+def head_of(path: Path) -> bytes:
     """The first bytes of a file, decompressed.
 
     Raises
@@ -47,7 +47,7 @@ def head_of(path: Path, size: int = HEAD) -> bytes:
         If the file is empty, not there, or damaged in its first bytes.
     """
     try:
-        for piece in pieces(path, size):
+        for piece in pieces(path, HEAD):
             return piece
     except OSError as error:
         raise InputError.of(

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from pathlib import Path
 
 import numpy as np
 
@@ -177,7 +176,7 @@ def attention_sizes(kernel: Kernel) -> np.ndarray:
 
 
 def rows_of_library(
-    family: library_families.Family, who: library_table.Library, folder: Path = HARDWARE
+    family: library_families.Family, who: library_table.Library
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sizes and seconds of a library's packaged rows."""
     import pyarrow.parquet  # takes 0.2 s, which only GPUs with libraries need
@@ -185,7 +184,9 @@ def rows_of_library(
     names = ("gpu", "dtype", "source", "kernel", "variant")
     asked = [(name, "==", getattr(who, name)) for name in names]
     rows = pyarrow.parquet.read_table(
-        folder / f"{family.name}.parquet", columns=[*family.sizes, "us"], filters=asked
+        HARDWARE / f"{family.name}.parquet",
+        columns=[*family.sizes, "us"],
+        filters=asked,
     )
     sizes = np.column_stack([rows[name].to_numpy() for name in family.sizes])
     return sizes, rows["us"].to_numpy().astype(float) * 1e-6
