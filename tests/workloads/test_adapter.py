@@ -404,6 +404,6 @@ def test_recipes_say_adapters(
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
     recipe = recipes.read(recipes.document_of(path))
-    keys = {setting.key: setting.value for setting in recipe.settings}
+    keys = {setting.key: setting.value for setting in recipe.settings.values()}
     assert {f"adapter.{k}": v for k, v in expected.items()}.items() <= keys.items()
     assert not [m for m in recipe.lost if "adapter" in str(m)]

@@ -295,7 +295,7 @@ def test_recipes_say_adapters_of_experts(
     path = tmp_path / "bridge.py"
     path.write_text(BRIDGE.replace("{more}", more))
     recipe = recipes.read(recipes.document_of(path))
-    keys = {setting.key: setting.value for setting in recipe.settings}
+    keys = {setting.key: setting.value for setting in recipe.settings.values()}
     assert {f"adapter.{k}": v for k, v in expected.items()}.items() <= keys.items()
     assert not [m for m in recipe.lost if "peft" in str(m)]
 
@@ -324,7 +324,7 @@ def test_trainers_say_adapters_of_latent_attention(
     path = tmp_path / "x_sft.yaml"
     path.write_text(TRAINER.format(targets=targets))
     recipe = recipes.read(recipes.document_of(path))
-    keys = {setting.key: setting.value for setting in recipe.settings}
+    keys = {setting.key: setting.value for setting in recipe.settings.values()}
     assert keys.get("adapter.targets") == expected
     assert bool(recipe.lost) == (expected is None)
 

@@ -72,7 +72,9 @@ def recipe(folder: Path, layout: str, vpp: int | None = None) -> Recipe:
 
 
 def layout_of(read: Recipe) -> object:
-    return {one.key: one.value for one in read.settings}["megatron.pipeline_layout"]
+    return {one.key: one.value for one in read.settings.values()}[
+        "megatron.pipeline_layout"
+    ]
 
 
 @pytest.mark.parametrize("vpp", [None, 2])

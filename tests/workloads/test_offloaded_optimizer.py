@@ -324,7 +324,7 @@ def test_megatrons_arguments_say_it(tmp_path: Path) -> None:
         "--optimizer-offload-fraction 0.5 --overlap-cpu-optimizer-d2h-h2d --vocab-size 8192\n"
     )
     recipe = recipes.read(recipes.document_of(path))
-    said = {setting.key: setting.value for setting in recipe.settings}
+    said = {setting.key: setting.value for setting in recipe.settings.values()}
     assert said["parallel.offload"] == "optimizer"
     assert said["parallel.offload_fraction"] == 0.5
     assert said["megatron.overlap_cpu_optimizer_d2h_h2d"] is True

@@ -61,7 +61,7 @@ def job(folder: Path, *files: tuple[str, str]) -> Recipe:
 
 
 def keys(recipe: Recipe) -> dict[str, object]:
-    return {setting.key: setting.value for setting in recipe.settings}
+    return {setting.key: setting.value for setting in recipe.settings.values()}
 
 
 @pytest.mark.parametrize("name", ["accelerate.yaml", "zero.json"])
@@ -131,7 +131,7 @@ def test_a_config_says_the_model_that_a_recipe_does_not_know(tmp_path: Path) -> 
     config = ("config.json", CONFIG)
     taken = job(tmp_path, (example.name, unknown), config)
     assert keys(taken)["model.file"] == str(tmp_path / "config.json")
-    assert not taken.needs
+    assert not taken.lacking
     with pytest.raises(InputError, match=r"config\.json.*the recipe names one"):
         job(tmp_path, (example.name, example.text), config)
 

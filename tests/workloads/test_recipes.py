@@ -28,7 +28,7 @@ def read(folder: Path, name: str, text: str, part: str = "") -> Recipe:
 
 
 def said(recipe: Recipe) -> dict[str, object]:
-    return {setting.key: setting.value for setting in recipe.settings}
+    return {setting.key: setting.value for setting in recipe.settings.values()}
 
 
 @together(
@@ -56,9 +56,9 @@ def test_an_unknown_model_is_asked_for_never_guessed(tmp_path: Path) -> None:
     """Primus names torchtitan's models by their files: one that is not known is not the trainer's default."""
     text = "modules:\n  pre_trainer:\n    framework: torchtitan\n    model: {}\n    overrides:\n      training:\n        seq_len: 64\n"
     strange = read(tmp_path, "a.yaml", text.format("new_7b.yaml"))
-    assert dict(strange.needs).keys() == {"model"} and "model.kind" not in said(strange)
+    assert strange.lacking.keys() == {"model"} and "model.kind" not in said(strange)
     known = read(tmp_path, "b.yaml", text.format("gpt_oss_20b-fp8.yaml"))
-    assert said(known)["model.name"] == "gpt-oss-20b" and not known.needs
+    assert said(known)["model.name"] == "gpt-oss-20b" and not known.lacking
 
 
 def test_layouts_that_an_imported_function_is_given_count(tmp_path: Path) -> None:

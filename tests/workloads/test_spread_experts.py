@@ -230,6 +230,6 @@ def test_torchtitans_experts_are_whole(tmp_path: Path, more: str, etp: Any) -> N
     path = tmp_path / "titan.toml"
     path.write_text(TITAN + more + "\n")
     recipe = recipes.read(recipes.document_of(path))
-    keys = {setting.key: setting.value for setting in recipe.settings}
+    keys = {setting.key: setting.value for setting in recipe.settings.values()}
     assert keys.get("parallel.etp") == etp
     assert not recipe.lost

@@ -69,7 +69,7 @@ def read(path: Path) -> Recipe:
 
 
 def said(recipe: Recipe) -> dict[str, Any]:
-    return {setting.key: setting.value for setting in recipe.settings}
+    return {setting.key: setting.value for setting in recipe.settings.values()}
 
 
 def test_functions_of_the_checkout_are_followed(tmp_path: Path) -> None:

@@ -87,8 +87,9 @@ def read(document: Document, beside: Sequence[Document] = ()) -> Recipe:
         _companions.check(job, getattr(module, "BESIDE", ()))
     made: Recipe = module.read(job.recipe, job.companions(_companions.PARTS))
     for one in (job.recipe, *job.companions((_companions.MODEL,))):
-        made = _companions.check_text_model(made, one)
-    return _companions.complete(job, made, document.path.parent)
+        _companions.check_text_model(made, one)
+    _companions.complete(job, made, document.path.parent)
+    return made
 
 
 def _strange(document: Document) -> Mistake:

@@ -10,7 +10,7 @@ from prestep.workloads.job.adapter import USUAL, targets_of
 from prestep.workloads.models.projections import projections_of
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._models import part
-from prestep.workloads.recipes._reading import Draft, shown
+from prestep.workloads.recipes._reading import Recipe, shown
 
 LOST = "frozen weights and adapters (LoRA)"
 OFF = ("none", "null", "false")
@@ -61,7 +61,7 @@ AUTOMODEL = Words(
 )
 
 
-def lora(draft: Draft, document: Document, words: Words, said: str) -> None:
+def lora(draft: Recipe, document: Document, words: Words, said: str) -> None:
     """[adapter] by a format's words; a module that is not simulated is lost by its name."""
     draft.set("adapter.kind", "lora", said, document)
     rank = draft.count(document, words.rank, words.usual_rank)
@@ -77,7 +77,7 @@ def lora(draft: Draft, document: Document, words: Words, said: str) -> None:
         draft.set(f"adapter.{key}", value, name, document)
 
 
-def _names(draft: Draft, document: Document, words: Words) -> Sequence[Any]:
+def _names(draft: Recipe, document: Document, words: Words) -> Sequence[Any]:
     """Names of the modules that have adapters, or the usual ones."""
     stated = document.get(words.targets)
     if words.everything and draft.is_on(document, words.everything):
@@ -87,7 +87,7 @@ def _names(draft: Draft, document: Document, words: Words) -> Sequence[Any]:
     return listed if isinstance(listed, list) else words.usual_targets
 
 
-def _targets(draft: Draft, document: Document, words: Words) -> None:
+def _targets(draft: Recipe, document: Document, words: Words) -> None:
     """Projections with an adapter: those that are named, simulated and in the model."""
     names = _names(draft, document, words)
     known = _simulated(draft, document, words, names)
@@ -109,7 +109,7 @@ def _targets(draft: Draft, document: Document, words: Words) -> None:
 
 
 def _simulated(
-    draft: Draft, document: Document, words: Words, names: Sequence[Any]
+    draft: Recipe, document: Document, words: Words, names: Sequence[Any]
 ) -> tuple[str, ...]:
     """The projections that names stand for and the model has; other names are noted."""
     known, strange = targets_of(tuple(str(name).strip() for name in names))
@@ -126,7 +126,7 @@ def _simulated(
 
 
 def _experts(
-    draft: Draft,
+    draft: Recipe,
     document: Document,
     words: Words,
     names: Sequence[Any],
@@ -163,7 +163,7 @@ class ModelParts:
     mtp_layers: int
 
 
-def model_of(draft: Draft) -> ModelParts:
+def model_of(draft: Recipe) -> ModelParts:
     """What a recipe has said of its model so far."""
     return ModelParts(
         int(part(draft, "experts") or 0),

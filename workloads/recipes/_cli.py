@@ -71,7 +71,7 @@ def _comments(
 ) -> Iterator[str]:
     """The recipe's name, what decided each key, and what was assumed."""
     yield from _wrapped(f"{path.name}, read as a recipe of {recipe.format}.")
-    for setting in recipe.settings:
+    for setting in recipe.settings.values():
         if setting.said != "default":
             line = setting.where.removeprefix(recipe.where).strip(":")
             place = f", line {line}" if line.isdecimal() else ""

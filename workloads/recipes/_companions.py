@@ -9,11 +9,12 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 from pathlib import Path
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.workloads.recipes._documents import Document, beneath, text_of
-from prestep.workloads.recipes._reading import Draft, Recipe, Setting, shown
+from prestep.workloads.recipes._reading import Recipe, Setting, shown
 from prestep.workloads.recipes._rules import OFF, words_of
 
 #: Kinds of files beside a recipe.
@@ -104,8 +105,8 @@ def check(job: Job, takes: Sequence[str]) -> None:
     InputError.check(wrong)
 
 
-def complete(job: Job, recipe: Recipe, folder: Path) -> Recipe:
-    """The recipe of a job with paths from the folder of its first file, and with the model of a config.json.
+def complete(job: Job, recipe: Recipe, folder: Path) -> None:
+    """Gives the recipe of a job paths from the folder of its first file, and the model of a config.json.
 
     Formats that read no config.json take the model from it where they know none.
 
@@ -114,27 +115,23 @@ def complete(job: Job, recipe: Recipe, folder: Path) -> Recipe:
     InputError
         If the recipe says its model itself.
     """
-    settings = {setting.key: setting for setting in recipe.settings}
-    file, own = settings.get("model.file"), job.recipe.path.parent
+    settings, own = recipe.settings, job.recipe.path.parent
+    file = settings.get("model.file")
     if file is not None and own != folder:
         settings["model.file"] = replace(file, value=str((own / file.value).absolute()))
-    needs = dict(recipe.needs)
     for config in job.companions((MODEL,)):
         path = str(config.path.absolute())
-        if "model" in needs:
-            del needs["model"]
+        if "model" in recipe.lacking:
             made = Setting("model.file", path, "config.json", str(config.path))
             settings["model.file"] = made
         elif file is None or str(file.value) != path:
             found, expected = NAMES[MODEL], "no second model: the recipe names one"
             hint = "--set model.file=FILE replaces it"
             raise InputError.of(str(config.path), "", found, expected, hint)
-    needed = tuple(needs.items())
-    return replace(recipe, settings=tuple(settings.values()), needs=needed)
 
 
 def named(
-    draft: Draft,
+    draft: Recipe,
     said: Document,
     key: str,
     given: Sequence[Document],
@@ -189,16 +186,12 @@ PYTHON = re.compile(r"(?:^|_)(?:vl|vlm|omni|audio|vision)(?:$|_)")
 WHAT = "the part of the model that sees or hears"
 
 
-def check_text_model(recipe: Recipe, document: Document) -> Recipe:
-    """The recipe, with what says that it trains more than a text model among what is not simulated."""
-    signs = _signs(document)
-    sign = next(signs, None)
-    if sign is None:
-        return recipe
-    key, found = sign
-    hint = f"{WHAT}; --lenient predicts its text model alone"
-    lost = Mistake(document.place(key), key, found, "a text model", hint)
-    return replace(recipe, lost=(*recipe.lost, lost))
+def check_text_model(recipe: Recipe, document: Document) -> None:
+    """Notes among what is not simulated that a file trains more than a text model."""
+    for key, found in islice(_signs(document), 1):
+        hint = f"{WHAT}; --lenient predicts its text model alone"
+        lost = Mistake(document.place(key), key, found, "a text model", hint)
+        recipe.lost.append(lost)
 
 
 def _signs(document: Document) -> Iterator[tuple[str, str]]:

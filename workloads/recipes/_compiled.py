@@ -14,7 +14,7 @@ from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.precision import precision
 from prestep.workloads.recipes import _models
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._reading import Draft
+from prestep.workloads.recipes._reading import Recipe
 from prestep.workloads.recipes._rules import written
 
 #: Frameworks whose blocks are PyTorch's own modules.
@@ -37,26 +37,26 @@ KERNELS = {"cudnn": "cuDNN", "flash2": "FlashAttention 2"}
 ENGINE = {"": "sdpa", "cudnn": "flash", "flash2": "flash2"}
 
 
-def experts_of(draft: Draft) -> int:
+def experts_of(draft: Recipe) -> int:
     """Experts of the model, as far as it is known."""
     return int(_models.part(draft, "experts") or 0)
 
 
-def has_fsdp2_root(draft: Draft) -> bool:
+def has_fsdp2_root(draft: Recipe) -> bool:
     """Whether plain modules are under FSDP2: then it is asked which groups there are outside of the blocks."""
     plain = draft.get("training.framework") in PLAIN
     sharded = draft.get("parallel.data_parallel") in ("fsdp", "zero2", "zero3")
     return plain and sharded and draft.get("pytorch.fsdp", "2") == "2"
 
 
-def has_biases(draft: Draft) -> bool:
+def has_biases(draft: Recipe) -> bool:
     """Whether the model's products add biases, as far as it is known."""
     stated = draft.get("model.bias")
     return bool(_models.part(draft, "bias") if stated is None else stated)
 
 
 def choose(
-    draft: Draft,
+    draft: Recipe,
     compiled: bool,
     said: str,
     where: str,
@@ -84,7 +84,7 @@ def choose(
     _attend(draft, *attention)
 
 
-def _attend(draft: Draft, kernel: str, reason: str) -> None:
+def _attend(draft: Recipe, kernel: str, reason: str) -> None:
     """The kernel of attention that a trainer asks for."""
     wide = draft.get("training.precision") in ("fp32", "tf32")
     if not kernel or wide:  # in 32 bits there is one kernel
@@ -94,7 +94,7 @@ def _attend(draft: Draft, kernel: str, reason: str) -> None:
     draft.assume(f"attention by {KERNELS[kernel]}, {reason}")
 
 
-def _fuse(draft: Draft, attention: str) -> None:
+def _fuse(draft: Recipe, attention: str) -> None:
     """Keys of plain modules are put aside for those of fused layers."""
     draft.asides |= {
         key: setting
@@ -108,7 +108,7 @@ def _fuse(draft: Draft, attention: str) -> None:
         draft.set("megatron.fp32_shards", True)
 
 
-def has_adapters(draft: Draft) -> bool:
+def has_adapters(draft: Recipe) -> bool:
     """Whether the framework that was chosen has adapters beside such layers: compiled ones not of every kind."""
     if draft.get("training.framework") != "pytorch-compiled":
         return True
@@ -116,7 +116,7 @@ def has_adapters(draft: Draft) -> bool:
     return not quantized and not _models.part(draft, "kv_lora_rank")
 
 
-def stand_in(draft: Draft) -> None:
+def stand_in(draft: Recipe) -> None:
     """Where PyTorch's plain modules have no such layers as the model, Transformer Engine's stand for them."""
     model = _models.bundled(draft)
     if draft.get("training.framework") not in PLAIN or model is None:
@@ -139,7 +139,7 @@ def stand_in(draft: Draft) -> None:
     )
 
 
-def titan_layers(draft: Draft) -> None:
+def titan_layers(draft: Recipe) -> None:
     """Experts and latent attention as torchtitan has them, where layers are PyTorch's own."""
     if draft.get("training.framework") not in PLAIN:
         return
@@ -157,7 +157,7 @@ def titan_layers(draft: Draft) -> None:
         draft.assume("FlexAttention, for windows and sinks, counts as FlashAttention 2")
 
 
-def sharded_experts(draft: Draft) -> None:
+def sharded_experts(draft: Recipe) -> None:
     """Experts under FSDP, of which Megatron's own engine has none, are Automodel's, whose layers are the same."""
     sharded = draft.get("parallel.data_parallel") == "fsdp"
     if draft.get("training.framework") != "megatron" or not (
@@ -173,7 +173,7 @@ def sharded_experts(draft: Draft) -> None:
     draft.assume("experts under FSDP2 count as NeMo Automodel's")
 
 
-def offload(draft: Draft, document: Document, said: str) -> None:
+def offload(draft: Recipe, document: Document, said: str) -> None:
     """Parameters in the host's memory, where plain modules are under FSDP2."""
     if written(document.get(said)) != "true":
         return
@@ -184,14 +184,14 @@ def offload(draft: Draft, document: Document, said: str) -> None:
         draft.lose(document, said, "true", what)
 
 
-def _gathers_otherwise(draft: Draft) -> bool:
+def _gathers_otherwise(draft: Recipe) -> bool:
     """Whether weights are said to be gathered in fp8 where torchao cannot: without FSDP, or with scales of parts."""
     gathers = bool(draft.get("megatron.fp8_param_gather"))
     whole = draft.get("megatron.fp8_scaling", "dynamic") == "dynamic"
     return gathers and not (whole and draft.get("parallel.data_parallel") == "fsdp")
 
 
-def _of_pytorch(draft: Draft) -> None:
+def _of_pytorch(draft: Recipe) -> None:
     """Keys of Megatron's fp8 as those of compiled blocks, which have the same words."""
     for key in ("fp8_scaling", "fp8_param_gather"):
         setting = draft.settings.get(f"megatron.{key}")

@@ -8,7 +8,7 @@ from pathlib import Path
 from prestep.workloads.precision import precision
 from prestep.workloads.recipes import _adapter, _models
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._reading import Draft, shown
+from prestep.workloads.recipes._reading import Recipe, shown
 from prestep.workloads.recipes._rules import rules, written
 
 RULES = Path(__file__).with_suffix(".toml")
@@ -33,7 +33,7 @@ SCALING = {
 }
 
 
-def read(draft: Draft, document: Document) -> None:
+def read(draft: Recipe, document: Document) -> None:
     """Applies the rules, then what several keys decide; settings made before are defaults."""
     draft.set("training.framework", "megatron")
     draft.set("training.precision", "bf16")
@@ -52,7 +52,7 @@ def read(draft: Draft, document: Document) -> None:
     settle_offload(draft)
 
 
-def settle_offload(draft: Draft) -> None:
+def settle_offload(draft: Recipe) -> None:
     """An optimizer in the host's memory is a distributed one's, which is then aware of precisions, with all in fp32."""
     setting = draft.settings.get("parallel.offload")
     if setting is None or not draft.get("parallel.offload_fraction", 1.0):
@@ -72,7 +72,7 @@ def settle_offload(draft: Draft) -> None:
     draft.drop("parallel.offload_fraction", "megatron.overlap_cpu_optimizer_d2h_h2d")
 
 
-def settle_fuser(draft: Draft) -> None:
+def settle_fuser(draft: Recipe) -> None:
     """The operation fuser is simulated of dense layers; of experts, megatron.moe_fused_mlp has their grouped kernel."""
     key = "megatron.use_transformer_engine_op_fuser"
     setting = draft.settings.get(key)
@@ -92,7 +92,7 @@ ENDS = (
 )
 
 
-def without_fp8(draft: Draft) -> None:
+def without_fp8(draft: Recipe) -> None:
     """Attention stays in 16 bits where layers do, whatever its own switch says."""
     stated = draft.get("training.precision")
     if stated is None or not precision(stated).quantized:  # None: it was refused
@@ -101,7 +101,7 @@ def without_fp8(draft: Draft) -> None:
 
 
 def plain_ends(
-    draft: Draft, document: Document, spelled: Callable[[str], str] = str
+    draft: Recipe, document: Document, spelled: Callable[[str], str] = str
 ) -> None:
     """Layers at both ends whose products stay in 16 bits beside quantized ones; ``spelled``: how names are written."""
     said, on = document.ended(spelled(ENDS[0]))
@@ -113,7 +113,7 @@ def plain_ends(
         draft.set(f"megatron.{name}", count, key, document)
 
 
-def _grads(draft: Draft, document: Document) -> None:
+def _grads(draft: Recipe, document: Document) -> None:
     key, value = document.ended("grad_reduce_in_fp32")
     if key and not isinstance(value, bool):
         draft.wrong(document, key, shown(value), "true or false")
@@ -121,7 +121,7 @@ def _grads(draft: Draft, document: Document) -> None:
         draft.set("megatron.main_grads", "fp32" if value else "bf16", key, document)
 
 
-def _precision(draft: Draft, document: Document) -> None:
+def _precision(draft: Recipe, document: Document) -> None:
     """The number format by the name of a mixed precision, or by switches of fp8."""
     for key in ("mixed_precision", "trainer.plugins", "trainer.precision"):
         name = written(document.get(key, ""))
@@ -159,7 +159,7 @@ _NAMED = (
 )
 
 
-def _packing(draft: Draft, document: Document) -> None:
+def _packing(draft: Recipe, document: Document) -> None:
     """Samples of several documents, which attention tells apart."""
     for key in document.entries:
         if key.rpartition(".")[2] not in PACKING:
@@ -169,7 +169,7 @@ def _packing(draft: Draft, document: Document) -> None:
             _models.packed(draft, key, document.place(key), shown(value))
 
 
-def _data_parallel(draft: Draft, document: Document) -> None:
+def _data_parallel(draft: Recipe, document: Document) -> None:
     """The distributed optimizer, Megatron's FSDP, or plain reductions."""
     sharded, fully = document.ended("use_megatron_fsdp")
     if written(fully) == "true":
@@ -192,7 +192,7 @@ def _data_parallel(draft: Draft, document: Document) -> None:
         draft.drop("megatron.overlap_param_gather")
 
 
-def _pipeline(draft: Draft, document: Document) -> None:
+def _pipeline(draft: Recipe, document: Document) -> None:
     names = ("virtual_pipeline_model_parallel_size", "virtual_pipeline_parallelism")
     key, value = document.ended(*names)
     if key and draft.get("parallel.pp", 1) > 1:
@@ -204,7 +204,7 @@ def _pipeline(draft: Draft, document: Document) -> None:
         draft.assume(f"{key} = {value} without a pipeline: left out")
 
 
-def _recompute(draft: Draft, document: Document) -> None:
+def _recompute(draft: Recipe, document: Document) -> None:
     key, value = document.ended(
         "recompute_granularity", "activations_checkpoint_granularity"
     )
@@ -229,7 +229,7 @@ def _recompute(draft: Draft, document: Document) -> None:
         draft.wrong(where, key, shown(value), '"full" or "selective"')
 
 
-def _selective(draft: Draft, document: Document, said: str) -> None:
+def _selective(draft: Recipe, document: Document, said: str) -> None:
     key, modules = document.ended("recompute_modules")
     names = modules if isinstance(modules, list) else ["core_attn"]
     run_again(
@@ -237,7 +237,7 @@ def _selective(draft: Draft, document: Document, said: str) -> None:
     )
 
 
-def run_again(draft: Draft, names: Sequence[str], said: str, where: str) -> None:
+def run_again(draft: Recipe, names: Sequence[str], said: str, where: str) -> None:
     """Parts of a layer that selective recomputation names: attention's products, and modules."""
     whole = "selective" if "core_attn" in names else "none"
     draft.set("training.recompute", whole, said, where)
@@ -250,7 +250,7 @@ def run_again(draft: Draft, names: Sequence[str], said: str, where: str) -> None
         draft.set("megatron.recompute_modules", simulated, said, where)
 
 
-def _graphs(draft: Draft, document: Document) -> None:
+def _graphs(draft: Recipe, document: Document) -> None:
     """CUDA graphs of layers, or of the whole step."""
     key, how = document.ended("cuda_graph_impl")
     if key and written(how) in ("none", "null"):
@@ -273,7 +273,7 @@ def _graphs(draft: Draft, document: Document) -> None:
     draft.set("megatron.cuda_graph_scope", made, scope_key or key, document)
 
 
-def adapters(draft: Draft, document: Document) -> None:
+def adapters(draft: Recipe, document: Document) -> None:
     """Adapters beside frozen weights."""
     for key in ("peft", "model.peft"):
         names = (key, f"{key}.peft_scheme", f"{key}._target_")

@@ -7,11 +7,11 @@ from prestep.workloads.recipes import _models
 from prestep.workloads.recipes import _pipeline as _pipeline_cuts
 from prestep.workloads.recipes._core import OFF
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._reading import Draft, shown
+from prestep.workloads.recipes._reading import Recipe, shown
 from prestep.workloads.recipes._rules import written
 
 
-def _virtual(draft: Draft, document: Document) -> None:
+def _virtual(draft: Recipe, document: Document) -> None:
     """Virtual stages by the layers of each, where the layers are known."""
     key, per = document.ended("num_layers_per_virtual_pipeline_stage")
     pp, layers = draft.get("parallel.pp", 1), _pipeline_cuts.layers_of(draft)
@@ -26,7 +26,7 @@ def _virtual(draft: Draft, document: Document) -> None:
         draft.set("parallel.schedule", "interleaved", key, document)
 
 
-def _shared(draft: Draft, document: Document) -> None:
+def _shared(draft: Recipe, document: Document) -> None:
     """Shared experts are as wide as so many others."""
     key, width = document.ended("moe_shared_expert_intermediate_size")
     one = draft.get("model.moe_ffn") or draft.get("model.ffn")
@@ -36,7 +36,7 @@ def _shared(draft: Draft, document: Document) -> None:
         draft.set("model.shared_experts", width // one, key, document)
 
 
-def _cuts(draft: Draft, document: Document) -> None:
+def _cuts(draft: Recipe, document: Document) -> None:
     """How the pipeline is cut, where the layers are known."""
     _virtual(draft, document)
     keys = [
@@ -71,7 +71,7 @@ PROVIDERS = {
 }
 
 
-def _usual(draft: Draft, document: Document) -> None:
+def _usual(draft: Recipe, document: Document) -> None:
     """Keys of a model that its class decides, where the recipe does not; and the vocabulary of its tokenizer."""
     made = str(document.get("model", "")).partition("(")[0].rpartition(".")[2]
     for key, value in PROVIDERS.get(made, {}).items():
@@ -85,7 +85,7 @@ def _usual(draft: Draft, document: Document) -> None:
         draft.assume(f"a vocabulary of {entries[0]:,}, which {entries[1]} has")
 
 
-def _window(draft: Draft, document: Document) -> None:
+def _window(draft: Recipe, document: Document) -> None:
     """Tokens that attention looks back, of a model that is written out."""
     key, size = document.ended("window_size")
     skip, every = document.ended("window_attn_skip_freq")
@@ -103,7 +103,7 @@ def _window(draft: Draft, document: Document) -> None:
         draft.set("model.window_every", every, skip, document)
 
 
-def _further(draft: Draft, document: Document) -> None:
+def _further(draft: Recipe, document: Document) -> None:
     """Layers of multi-token prediction: attention and the model's feed-forward, which is what is simulated."""
     key, pattern = document.ended("mtp_hybrid_override_pattern")
     if not key or not draft.get("model.mtp_layers"):
@@ -115,7 +115,7 @@ def _further(draft: Draft, document: Document) -> None:
         draft.lose(document, key, shown(pattern), what)
 
 
-def model(draft: Draft, document: Document, names: list[str], said: str) -> None:
+def model(draft: Recipe, document: Document, names: list[str], said: str) -> None:
     """The model by one of the names in a call, where its own sizes are not written out."""
     where = document.place(said)
     for name in names:

@@ -10,7 +10,7 @@ from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import load_model
 from prestep.workloads.recipes import _compiled, _models, deepspeed
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._reading import Draft
+from prestep.workloads.recipes._reading import Recipe
 from prestep.workloads.recipes._rules import written
 
 #: accelerate's names of sharding; FSDP 1's numbers of ShardingStrategy among them.
@@ -52,7 +52,7 @@ BESIDE_BACKWARD = "gradients are reduced beside backward (overlap_comm)"
 OFFLOAD = "fsdp_config.fsdp_offload_params"
 
 
-def choose(draft: Draft, said: Document, engines: list[Document]) -> None:
+def choose(draft: Recipe, said: Document, engines: list[Document]) -> None:
     """DeepSpeed, FSDP or DDP; eager modules of PyTorch, or compiled ones."""
     kind = written(said.get("distributed_type", "")).rpartition(".")[2]
     if (
@@ -89,7 +89,7 @@ def choose(draft: Draft, said: Document, engines: list[Document]) -> None:
             draft.set("pytorch.master_weights", True)
 
 
-def around_modules(draft: Draft, said: Document) -> None:
+def around_modules(draft: Recipe, said: Document) -> None:
     """DeepSpeed around transformers' modules, where they are simulated."""
     way = draft.get("parallel.data_parallel")
     model = _models.bundled(draft)
@@ -107,7 +107,7 @@ def around_modules(draft: Draft, said: Document) -> None:
     modules(draft, said)
 
 
-def settle_zero3(draft: Draft, said: Document) -> None:
+def settle_zero3(draft: Recipe, said: Document) -> None:
     """FSDP2 in place of ZeRO 3 where its hooks are not simulated: for offloaded parameters, other models and losses."""
     way = draft.get("parallel.data_parallel")
     if draft.get("training.framework") != "deepspeed-eager" or way != "zero3":
@@ -135,7 +135,7 @@ def settle_zero3(draft: Draft, said: Document) -> None:
     )
 
 
-def modules(draft: Draft, said: Document) -> None:
+def modules(draft: Recipe, said: Document) -> None:
     """Layers as transformers writes them, and attention as it is asked for."""
     if draft.get("training.precision") in ("bf16", "fp16"):
         draft.set("pytorch.modules", "transformers")
@@ -171,7 +171,7 @@ def _of_accelerate(said: Document) -> Document:
     return replace(said, entries=entries, kind="json")
 
 
-def _sharding(draft: Draft, said: Document, kind: str) -> None:
+def _sharding(draft: Recipe, said: Document, kind: str) -> None:
     words = said.get("fsdp")
     named = written(words).replace(",", " ").split() if isinstance(words, str) else []
     named += [written(word) for word in words] if isinstance(words, list) else []
@@ -188,7 +188,7 @@ def _sharding(draft: Draft, said: Document, kind: str) -> None:
         draft.set("parallel.data_parallel", "ddp", "distributed_type", said)
 
 
-def _fsdp(draft: Draft, said: Document, strategy: str, key: str) -> None:
+def _fsdp(draft: Recipe, said: Document, strategy: str, key: str) -> None:
     """FSDP by one of its strategies, which a key names."""
     way = WAYS.get(strategy)
     if way in ("fsdp", "ddp"):
@@ -205,7 +205,7 @@ def _fsdp(draft: Draft, said: Document, strategy: str, key: str) -> None:
     draft.is_on(said, OFFLOAD)
 
 
-def _reshard(draft: Draft, said: Document) -> None:
+def _reshard(draft: Recipe, said: Document) -> None:
     for key in (
         "fsdp_config.fsdp_reshard_after_forward",
         "fsdp_config.reshard_after_forward",
@@ -217,14 +217,14 @@ def _reshard(draft: Draft, said: Document) -> None:
         draft.set("training.recompute", "full", key, said)
 
 
-def root(draft: Draft) -> None:
+def root(draft: Recipe) -> None:
     """accelerate gives fully_shard of the root what it gives that of blocks (fsdp2_prepare_model)."""
     frees = draft.get("parallel.reshard_after_forward") is not False
     if draft.get("pytorch.fsdp") == "2" and _compiled.has_fsdp2_root(draft) and frees:
         draft.set("parallel.reshard_root", True)
 
 
-def liger(draft: Draft, said: Document) -> None:
+def liger(draft: Recipe, said: Document) -> None:
     """The parts that are Liger's, where the layers are transformers'; elsewhere they are not simulated."""
     parts = _liger_parts(draft, said)
     layer_norms = _models.part(draft, "norm") == "layer"
@@ -249,7 +249,7 @@ def liger(draft: Draft, said: Document) -> None:
     draft.set("pytorch.liger", tuple(parts), key, said)
 
 
-def _liger_parts(draft: Draft, said: Document) -> dict[str, str]:
+def _liger_parts(draft: Recipe, said: Document) -> dict[str, str]:
     """Parts of a model that are Liger's, with the key that says so."""
     whole = next((key for key in LIGER if draft.is_on(said, key)), "")
     found = dict.fromkeys(USUAL_PARTS, whole) if whole else {}

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 
 from prestep.workloads.recipes import _companions, deepspeed
 from prestep.workloads.recipes._documents import Document, Entry, beneath, read_json
-from prestep.workloads.recipes._reading import Draft
+from prestep.workloads.recipes._reading import Recipe
 
 Given = dict[str, list[str]]
 #: Its words -> Megatron's.
@@ -50,7 +50,7 @@ def of_megatron(given: Given) -> Given:
     return made
 
 
-def engine(draft: Draft, given: Mapping[str, list[str]], where: str) -> None:
+def engine(draft: Recipe, given: Mapping[str, list[str]], where: str) -> None:
     """DeepSpeed around Megatron's layers, where the script asks for it; stage 1 where it says none."""
     if "deepspeed" not in given:
         return
@@ -78,7 +78,7 @@ def engine(draft: Draft, given: Mapping[str, list[str]], where: str) -> None:
 
 
 def configured(
-    draft: Draft,
+    draft: Recipe,
     given: Mapping[str, list[str]],
     document: Document,
     engines: Sequence[Document],

@@ -10,7 +10,7 @@ from typing import Any
 from prestep.sim import files
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.model import MODELS, read_model
-from prestep.workloads.recipes._reading import Draft
+from prestep.workloads.recipes._reading import Recipe
 
 FILE = Path(__file__).with_name("_models.toml")
 
@@ -27,19 +27,19 @@ def model_named(name: str) -> str:
     return next((ours for one, ours in _patterns() if one.fullmatch(short)), "")
 
 
-def bundled(draft: Draft) -> Model | None:
+def bundled(draft: Recipe) -> Model | None:
     """The bundled model that a recipe names."""
     name = draft.get("model.name")
     return read_model(MODELS / f"{name}.toml") if name else None
 
 
-def part(draft: Draft, key: str) -> Any:
+def part(draft: Recipe, key: str) -> Any:
     """A key of the model: the bundled one's where the recipe names one, else what the recipe says."""
     model = bundled(draft)
     return draft.get(f"model.{key}") if model is None else getattr(model, key)
 
 
-def choose(draft: Draft, name: object, said: str, where: str, folder: Path) -> None:
+def choose(draft: Recipe, name: object, said: str, where: str, folder: Path) -> None:
     """Decides the model by its name, or by the config.json in the folder that the name is."""
     if not isinstance(name, str) or not name:
         draft.wrong(where, said, name, "the name of a model")
@@ -59,7 +59,7 @@ def choose(draft: Draft, name: object, said: str, where: str, folder: Path) -> N
         missing(draft, f'"{name}"', said, where)
 
 
-def missing(draft: Draft, found: str, said: str, where: str) -> None:
+def missing(draft: Recipe, found: str, said: str, where: str) -> None:
     """Notes that nobody knows which model it is."""
     expected = "a model that is known here"
     hint = "--set model.name=NAME (`prestep list models`), or model.file=config.json, says which"
@@ -69,12 +69,12 @@ def missing(draft: Draft, found: str, said: str, where: str) -> None:
 PACKED = "packed samples: attention sees each document alone; how long those are (their mean) is the data's"
 
 
-def packed(draft: Draft, said: str, where: str, found: object) -> None:
+def packed(draft: Recipe, said: str, where: str, found: object) -> None:
     """Notes that samples hold several documents, of a length that the data have."""
     draft.lose_unless("training.packed", where, said, found, PACKED)
 
 
-def missing_length(draft: Draft, said: str, where: str) -> None:
+def missing_length(draft: Recipe, said: str, where: str) -> None:
     """Notes that nobody knows how many tokens a sample has."""
     hint = "--set training.seq_len=N says it"
     draft.need("training.seq_len", where, said, "nothing", "tokens of a sample", hint)

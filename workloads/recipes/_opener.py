@@ -84,7 +84,7 @@ def completed(
     recipe = _read(replace(tables[TABLE], part=function), beside)
     said = {_key(item): _value(item) for item in others}
     mistakes = [*recipe.mistakes, *(() if lenient else recipe.missed(said))]
-    mistakes += [one for key, one in recipe.needs if not _says(said, key)]
+    mistakes += [one for key, one in recipe.lacking.items() if not _says(said, key)]
     made = _without_model(recipe.tables()) if _names_model(said) else recipe.tables()
     placed, wrong_place, notes = _placed(made, recipe, said, path.parent)
     mistakes += wrong_place
@@ -104,7 +104,7 @@ def _used(override: str) -> bool:
 
 def unchanged(tables: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, ...]:
     """Overrides without which a recipe is no scenario: where it runs, and what it does not say."""
-    needed = {key for key, _ in _read(tables[TABLE], _told_files(overrides)).needs}
+    needed = {*_read(tables[TABLE], _told_files(overrides)).lacking}
 
     def belongs(key: str) -> bool:
         model = key.startswith("model.") and "model" in needed

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._models import part
-from prestep.workloads.recipes._reading import Draft, shown
+from prestep.workloads.recipes._reading import Recipe, shown
 
 
 def batch(
-    draft: Draft,
+    draft: Recipe,
     document: Document,
     local_key: str,
     global_key: str,
@@ -49,7 +49,7 @@ SCHEDULES = {
 }
 
 
-def schedule(draft: Draft, document: Document, key: str, layers_key: str) -> None:
+def schedule(draft: Recipe, document: Document, key: str, layers_key: str) -> None:
     """The schedule and how many stages each rank has."""
     pp = draft.get("parallel.pp", 1)
     if pp == 1:
@@ -73,14 +73,14 @@ def schedule(draft: Draft, document: Document, key: str, layers_key: str) -> Non
         )
 
 
-def layers_of(draft: Draft) -> int:
+def layers_of(draft: Recipe) -> int:
     """Layers of the model, 0 where it is not known; those that the recipe says replace the model's own."""
     said = draft.get("model.layers") or part(draft, "layers")
     return int(said or len(part(draft, "layer_pattern") or ""))
 
 
 def ends(
-    draft: Draft, first: int | None, last: int | None, said: str, where: str
+    draft: Recipe, first: int | None, last: int | None, said: str, where: str
 ) -> None:
     """Megatron's cut with a number of layers of its own for the first or the last rank; the others share the rest.
 
@@ -117,13 +117,13 @@ def _layout(ranks: Sequence[int], vpp: int, predictions: int) -> str:
     return f"E{stages}{'m' * predictions}L"
 
 
-def predicting(draft: Draft) -> int:
+def predicting(draft: Recipe) -> int:
     """Layers of multi-token prediction of the model."""
     own = draft.get("model.mtp_layers")
     return int((part(draft, "mtp_layers") if own is None else own) or 0)
 
 
-def of_layout(draft: Draft) -> None:
+def of_layout(draft: Recipe) -> None:
     """Takes the virtual stages of a rank from a layout, where nothing else says them, as Megatron does."""
     setting = draft.settings.get("megatron.pipeline_layout")
     pp = draft.get("parallel.pp", 1)
@@ -138,7 +138,7 @@ def of_layout(draft: Draft) -> None:
         draft.set("parallel.schedule", "interleaved", setting.said, setting.where)
 
 
-def uneven(draft: Draft) -> None:
+def uneven(draft: Recipe) -> None:
     """Lets the first stages have a layer more where layers do not divide over stages, which trainers allow."""
     of_layout(draft)
     if draft.get("megatron.pipeline_layout"):

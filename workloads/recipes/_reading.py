@@ -1,4 +1,4 @@
-"""What a recipe says, as a value: keys of a scenario with the place they come from, and all that was not taken over."""
+"""What a recipe says: keys of a scenario with the place they come from, and all that was not taken over."""
 
 from __future__ import annotations
 
@@ -29,63 +29,72 @@ class Setting:
     where: str
 
 
-@dataclass(frozen=True)
+def _place(source: Source, key: str) -> str:
+    """File and line of a key."""
+    return source.place(key) if isinstance(source, Document) else source
+
+
+@dataclass
 class Recipe:
-    """A recipe that was read.
+    """What a recipe says; its reader fills it. Methods take the document that says a key, or its place, as `where`.
 
     Attributes
     ----------
     format : str
-        The plug-in that read it.
+        The plug-in that reads it.
     where : str
         Its file.
-    settings : tuple of Setting
-        What it decides; later ones replace earlier ones.
-    assumed : tuple of str
+    settings : dict
+        What it decides, by key of the scenario; `asides` are those of a choice that was given up.
+    assumed : list of str
         What it leaves open, and what was taken.
-    unknown : tuple of str
+    unknown : list of str
         Its keys that are not understood, with place, whose words say nothing of a step (`_rules.decides`).
-    passed : tuple of str
+    passed : list of str
         Its keys that no time of a step depends on.
-    lost : tuple of Mistake
+    lost : list of Mistake
         What changes a step and is not simulated.
-    mistakes : tuple of Mistake
+    mistakes : list of Mistake
         What is wrong in it.
     gpus, hosts : int or None
         GPUs or hosts that it was written for; another cluster may be named.
     replicas : int or None
         Data-parallel replicas that it insists on.
-    unless : tuple of (str, Mistake)
+    unless : dict of Mistake
         What is lost unless another place says a key of the scenario ("training.packed": how long documents are).
-    needs : tuple of (str, Mistake)
-        Keys of a scenario that it does not say, which another place may ("model": which model it is).
+    needs : dict of Mistake
+        Keys of a scenario that may not be said ("model": which model it is); see `lacking`.
     """
 
     format: str
     where: str
-    settings: tuple[Setting, ...] = ()
-    assumed: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
-    passed: tuple[str, ...] = ()
-    lost: tuple[Mistake, ...] = ()
-    mistakes: tuple[Mistake, ...] = ()
+    settings: dict[str, Setting] = field(default_factory=dict)
+    asides: dict[str, Setting] = field(default_factory=dict)
+    assumed: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    passed: list[str] = field(default_factory=list)
+    lost: list[Mistake] = field(default_factory=list)
+    mistakes: list[Mistake] = field(default_factory=list)
     gpus: int | None = None
     hosts: int | None = None
     replicas: int | None = None
-    unless: tuple[tuple[str, Mistake], ...] = ()
-    needs: tuple[tuple[str, Mistake], ...] = ()
+    unless: dict[str, Mistake] = field(default_factory=dict)
+    needs: dict[str, Mistake] = field(default_factory=dict)
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """Its settings as tables of a scenario."""
         made: dict[str, dict[str, Any]] = {}
-        for setting in self.settings:
+        for setting in self.settings.values():
             section, _, key = setting.key.partition(".")
             made.setdefault(section, {})[key] = setting.value
         return made
 
     def missed(self, said: Container[str] = ()) -> tuple[Mistake, ...]:
         """What is not simulated, where another place says those keys of the scenario."""
-        return (*self.lost, *(one for key, one in self.unless if key not in said))
+        return (
+            *self.lost,
+            *(one for key, one in self.unless.items() if key not in said),
+        )
 
     def notes(self, lenient: bool = False, said: Container[str] = ()) -> list[str]:
         """What was assumed, what was not understood, and what is left out where that is allowed."""
@@ -100,30 +109,10 @@ class Recipe:
             notes.append(f"recipe: not simulated: {one.key} = {one.found} ({why})")
         return notes
 
-
-def _place(source: Source, key: str) -> str:
-    """File and line of a key."""
-    return source.place(key) if isinstance(source, Document) else source
-
-
-@dataclass
-class Draft:
-    """A recipe that is being read; methods take the document that says a key, or the key's place, as `where`."""
-
-    format: str
-    where: str
-    settings: dict[str, Setting] = field(default_factory=dict)
-    asides: dict[str, Setting] = field(default_factory=dict)  # of a choice given up
-    assumed: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    passed: list[str] = field(default_factory=list)
-    lost: list[Mistake] = field(default_factory=list)
-    mistakes: list[Mistake] = field(default_factory=list)
-    gpus: int | None = None
-    hosts: int | None = None
-    replicas: int | None = None
-    unless: dict[str, Mistake] = field(default_factory=dict)
-    needs: dict[str, Mistake] = field(default_factory=dict)
+    @property
+    def lacking(self) -> dict[str, Mistake]:
+        """Keys of a scenario that it does not say, which another place may."""
+        return {key: one for key, one in self.needs.items() if not self._has(key)}
 
     def set(self, key: str, value: Any, said: str = "", where: Source = "") -> None:
         """Decides a key of the scenario; what nobody said is the format's default."""
@@ -299,24 +288,6 @@ class Draft:
         for section, keys in tables.items():
             for key, value in keys.items():
                 self.set(f"{section}.{key}", value, said, where)
-
-    def recipe(self) -> Recipe:
-        """The recipe, read."""
-        return Recipe(
-            format=self.format,
-            where=self.where,
-            settings=tuple(self.settings.values()),
-            assumed=tuple(self.assumed),
-            unknown=tuple(self.unknown),
-            passed=tuple(self.passed),
-            lost=tuple(self.lost),
-            mistakes=tuple(self.mistakes),
-            gpus=self.gpus,
-            hosts=self.hosts,
-            replicas=self.replicas,
-            unless=tuple(self.unless.items()),
-            needs=tuple(item for item in self.needs.items() if not self._has(item[0])),
-        )
 
 
 def shown(value: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from prestep.workloads.recipes import _models, _python
 from prestep.workloads.recipes._documents import Document, Entry
-from prestep.workloads.recipes._reading import Draft
+from prestep.workloads.recipes._reading import Recipe
 
 #: Sections that have the names of the TOML's.
 SAME = ("training", "parallelism", "compile", "activation_checkpoint", "debug")
@@ -37,7 +37,7 @@ def recognise(document: Document) -> bool:
     )
 
 
-def as_tables(draft: Draft, document: Document) -> Document:
+def as_tables(draft: Recipe, document: Document) -> Document:
     """The function's keys as those of a TOML file."""
     made, open_ones = _python.read_recipe(document, document.part)
     draft.unknown += open_ones
@@ -69,7 +69,7 @@ def _model(made: Document, entries: dict[str, Entry]) -> None:
     entries["model.flavor"] = Entry(str(flavor), line)
 
 
-def _tokens(draft: Draft, made: Document, entries: dict[str, Entry]) -> None:
+def _tokens(draft: Recipe, made: Document, entries: dict[str, Entry]) -> None:
     """Samples of a rank and of a step, which newer versions say in tokens."""
     if "training.local_batch_size" in entries:
         return
@@ -103,7 +103,7 @@ def _checkpoints(made: Document, entries: dict[str, Entry]) -> None:
             entries["activation_checkpoint.selective_ac_option"] = Entry("op")
 
 
-def _converters(draft: Draft, made: Document, entries: dict[str, Entry]) -> None:
+def _converters(draft: Recipe, made: Document, entries: dict[str, Entry]) -> None:
     """Layers that a converter replaces."""
     listed = made.get("model_spec.converters", [])
     names = [str(one).partition(".")[0] for one in listed] if listed else []
@@ -123,7 +123,7 @@ def _converters(draft: Draft, made: Document, entries: dict[str, Entry]) -> None
         entries["model.converters"] = Entry(found)
 
 
-def _data(draft: Draft, made: Document) -> None:
+def _data(draft: Recipe, made: Document) -> None:
     """Documents in one sample, which attention by a mask keeps apart."""
     key = "dataloader.dataset"
     backend: Any = made.get(ATTENTION, "flex")

@@ -7,7 +7,7 @@ from pathlib import Path
 from prestep.workloads.recipes import _adapter, _compiled, _models, _pipeline
 from prestep.workloads.recipes._compiled import REASON, experts_of
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._reading import Recipe, shown
 from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
@@ -39,7 +39,7 @@ def recognise(document: Document) -> bool:
 
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the file says, over Automodel's defaults."""
-    draft = Draft("automodel", str(document.path))
+    draft = Recipe("automodel", str(document.path))
     draft.read(document, rules(RULES))
     _model(draft, document)
     _length(draft, document)
@@ -63,10 +63,10 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
         _choose(draft, document)
     _adapters(draft, document)
     draft.hosts = draft.count(document, "benchmark.num_nodes")
-    return draft.recipe()
+    return draft
 
 
-def _model(draft: Draft, document: Document) -> None:
+def _model(draft: Recipe, document: Document) -> None:
     for key in NAMES:
         if document.get(key):
             where = document.place(key)
@@ -76,7 +76,7 @@ def _model(draft: Draft, document: Document) -> None:
     _models.missing(draft, shown(target), "model", document.place("model._target_"))
 
 
-def _length(draft: Draft, document: Document) -> None:
+def _length(draft: Recipe, document: Document) -> None:
     """Tokens of a sample: of a pack, of the mock data, or nobody knows."""
     key = "packed_sequence.packed_sequence_size"
     packed, where = draft.typed(document, key, "whole", 0), document.place(key)
@@ -91,7 +91,7 @@ def _length(draft: Draft, document: Document) -> None:
     _models.missing_length(draft, "dataset.seq_len", str(document.path))
 
 
-def _runs(draft: Draft, document: Document, local: str, size: str) -> None:
+def _runs(draft: Recipe, document: Document, local: str, size: str) -> None:
     """A pipeline runs once for each local batch of a global one."""
     if draft.get("parallel.pp", 1) > 1:
         count = max(
@@ -100,7 +100,7 @@ def _runs(draft: Draft, document: Document, local: str, size: str) -> None:
         draft.set("training.microbatches", count, local, document)
 
 
-def _schedule(draft: Draft, document: Document) -> None:
+def _schedule(draft: Recipe, document: Document) -> None:
     for prefix in ("distributed.pipeline", "autopipeline"):
         if f"{prefix}.pp_schedule" in document.entries:
             key = f"{prefix}.layers_per_stage"
@@ -110,7 +110,7 @@ def _schedule(draft: Draft, document: Document) -> None:
             return
 
 
-def _round_down(draft: Draft, document: Document, prefix: str) -> None:
+def _round_down(draft: Recipe, document: Document, prefix: str) -> None:
     """Stages as their layers say, rounded down to a multiple of the ranks where that is asked for."""
     key = f"{prefix}.round_virtual_stages_to_pp_multiple"
     per_stage = draft.count(document, f"{prefix}.layers_per_stage")
@@ -122,7 +122,7 @@ def _round_down(draft: Draft, document: Document, prefix: str) -> None:
         draft.set("parallel.vpp", max(1, stages), key, document)
 
 
-def _recompute(draft: Draft, document: Document) -> None:
+def _recompute(draft: Recipe, document: Document) -> None:
     for key in (
         "distributed.activation_checkpointing",
         "parallelizer.activation_checkpointing",
@@ -131,7 +131,7 @@ def _recompute(draft: Draft, document: Document) -> None:
             draft.set("training.recompute", "full", key, document)
 
 
-def _precision(draft: Draft, document: Document) -> None:
+def _precision(draft: Recipe, document: Document) -> None:
     draft.set("training.precision", "bf16")
     for key, recipe in (
         ("fp8.enabled", "fp8.recipe_name"),
@@ -151,7 +151,7 @@ def _precision(draft: Draft, document: Document) -> None:
         draft.set("megatron.fp8_param_gather", True, gather, document)
 
 
-def _sharding(draft: Draft, document: Document) -> None:
+def _sharding(draft: Recipe, document: Document) -> None:
     key = (
         "distributed.strategy"
         if "distributed.strategy" in document.entries
@@ -180,7 +180,7 @@ def _sharding(draft: Draft, document: Document) -> None:
             )
 
 
-def _kernels(draft: Draft, document: Document) -> None:
+def _kernels(draft: Recipe, document: Document) -> None:
     """Transformer Engine's modules, and compiled layers that are split, as such under FSDP2; others as PyTorch's."""
     key = "model.backend.linear"
     if written(document.get(key)) != "te":
@@ -202,7 +202,7 @@ def _kernels(draft: Draft, document: Document) -> None:
         draft.lose(document, said, deepep, "DeepEP's kernels")
 
 
-def _plain_kernels(draft: Draft, document: Document) -> None:
+def _plain_kernels(draft: Recipe, document: Document) -> None:
     """PyTorch's modules, compiled or not."""
     keys = ("compile.enabled", "distributed.enable_compile")
     on = [key for key in keys if key in document.entries]
@@ -215,7 +215,7 @@ def _plain_kernels(draft: Draft, document: Document) -> None:
         draft.set("training.framework", "automodel", said, document)
 
 
-def _split_adapters(draft: Draft, document: Document) -> None:
+def _split_adapters(draft: Recipe, document: Document) -> None:
     """Adapters beside projections that are split are DTensors, which the engine's layers are."""
     split = _sharded(draft) and draft.get("parallel.tp", 1) > 1
     adapted = any(key.startswith("peft.") for key in document.entries)
@@ -225,12 +225,12 @@ def _split_adapters(draft: Draft, document: Document) -> None:
         draft.assume("split layers with adapters count as Transformer Engine's")
 
 
-def _sharded(draft: Draft) -> bool:
+def _sharded(draft: Recipe) -> bool:
     """Whether parameters lie under FSDP2."""
     return bool(draft.get("parallel.data_parallel") == "fsdp")
 
 
-def _optimizer(draft: Draft, document: Document) -> None:
+def _optimizer(draft: Recipe, document: Document) -> None:
     key = "optimizer._target_"
     name = str(document.get(key, "torch.optim.Adam")).rpartition(".")[2].lower()
     if name in ("adam", "adamw", "fusedadam", "flashadamw", "fusedadamw"):
@@ -241,7 +241,7 @@ def _optimizer(draft: Draft, document: Document) -> None:
         draft.lose(document, key, name, "Adam, SGD or Muon")
 
 
-def _adapters(draft: Draft, document: Document) -> None:
+def _adapters(draft: Recipe, document: Document) -> None:
     """[adapter] where the engine takes it: Megatron's layers, alone or under FSDP2."""
     said = next((key for key in document.entries if key.startswith("peft.")), None)
     if said is None:
@@ -264,7 +264,7 @@ def _adapters(draft: Draft, document: Document) -> None:
 BACKEND = "model.backend"
 
 
-def _choose(draft: Draft, document: Document) -> None:
+def _choose(draft: Recipe, document: Document) -> None:
     """Keys of [pytorch], [parallel] and [megatron] that the engine reads."""
     _fsdp(draft, document)
     _attention(draft, document)
@@ -281,7 +281,7 @@ def _choose(draft: Draft, document: Document) -> None:
     draft.set("pytorch.clip_gradients", clips, "recipe", document)
 
 
-def _layers(draft: Draft, document: Document) -> None:
+def _layers(draft: Recipe, document: Document) -> None:
     """Compiled layers, and how adapters are composed (components/_peft/lora.py)."""
     key = "distributed.enable_compile"
     if draft.is_on(document, key):
@@ -293,7 +293,7 @@ def _layers(draft: Draft, document: Document) -> None:
         draft.set("adapter.dropout_position", position, key, document)
 
 
-def _fsdp(draft: Draft, document: Document) -> None:
+def _fsdp(draft: Recipe, document: Document) -> None:
     """When layers are freed and reduced, and in what type."""
     draft.set("pytorch.reduce_dtype", "fp32")  # mp_policy of FSDP2Config
     staged = draft.get("parallel.pp", 1) > 1
@@ -315,7 +315,7 @@ def _fsdp(draft: Draft, document: Document) -> None:
     draft.set("pytorch.reduce_every_microbatch", every, defers, document)
 
 
-def _attention(draft: Draft, document: Document) -> None:
+def _attention(draft: Recipe, document: Document) -> None:
     """cuDNN's by Transformer Engine, FlexAttention, or the kernel that PyTorch takes.
 
     Beside context parallelism or recomputation Automodel leaves cuDNN's out of what PyTorch may take
@@ -338,7 +338,7 @@ def _attention(draft: Draft, document: Document) -> None:
     draft.set("megatron.attention", kernel, key, document)
 
 
-def _loss(draft: Draft, document: Document) -> None:
+def _loss(draft: Recipe, document: Document) -> None:
     """F.cross_entropy behind a cast to fp32 unless said otherwise, or a kernel of Transformer Engine's."""
     key, upcast = "loss_fn._target_", "loss_fn.fp32_upcast"
     name = shown(document.get(key, "MaskedCrossEntropy")).rpartition(".")[2]
@@ -352,7 +352,7 @@ def _loss(draft: Draft, document: Document) -> None:
     draft.set("megatron.cross_entropy_fusion_impl", impl, key, document)
 
 
-def _adam(draft: Draft, document: Document) -> None:
+def _adam(draft: Recipe, document: Document) -> None:
     """One kernel for many tensors in Transformer Engine's FusedAdam, with moments in fp32, or where asked for."""
     key, fused = "optimizer._target_", "optimizer.fused"
     engine = "transformer_engine" in str(document.get(key, ""))
@@ -362,7 +362,7 @@ def _adam(draft: Draft, document: Document) -> None:
         draft.set("pytorch.wide_moments", True, key, document)
 
 
-def _experts(draft: Draft, document: Document) -> None:
+def _experts(draft: Recipe, document: Document) -> None:
     """Shared experts on a stream of their own; the benchmark's gate deals experts in turn."""
     draft.set("megatron.moe_shared_expert_overlap", True)
     key = f"{BACKEND}.fake_balanced_gate"

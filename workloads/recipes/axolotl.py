@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prestep.workloads.recipes import hugging_face
 from prestep.workloads.recipes._documents import Document, Entry
-from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._reading import Recipe, shown
 from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
@@ -36,15 +36,15 @@ def recognise(document: Document) -> bool:
 
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the file says, as Hugging Face's keys."""
-    draft = Draft("axolotl", str(document.path))
+    draft = Recipe("axolotl", str(document.path))
     said = replace(document, entries=_words(draft, document))
     listed = (*rules(RULES), *rules(hugging_face.RULES))
     hugging_face.of_files(draft, said, beside, listed)
     _layout(draft, document)
-    return draft.recipe()
+    return draft
 
 
-def _words(draft: Draft, document: Document) -> dict[str, Entry]:
+def _words(draft: Recipe, document: Document) -> dict[str, Entry]:
     """Hugging Face's keys for those of axolotl's; others as they are."""
     entries = {
         WORDS.get(_sharding(key), _sharding(key)): entry
@@ -79,7 +79,7 @@ def _sharding(key: str) -> str:
     return key
 
 
-def _layout(draft: Draft, document: Document) -> None:
+def _layout(draft: Recipe, document: Document) -> None:
     """Shards, their copies, and parts of sequences."""
     for key, ours in (
         ("context_parallel_size", "parallel.cp"),

@@ -7,7 +7,7 @@ from typing import Any
 
 from prestep.workloads.recipes import _models
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._reading import Recipe, shown
 from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
@@ -29,16 +29,16 @@ def recognise(document: Document) -> bool:
 
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the file says; "auto" is what the trainer says, or nobody."""
-    draft = Draft("deepspeed", str(document.path))
+    draft = Recipe("deepspeed", str(document.path))
     apply(draft, document)
     settle_offload(draft)
     _batch(draft, document)
     _models.missing(draft, "nothing", "", str(document.path))
     _models.missing_length(draft, "", str(document.path))
-    return draft.recipe()
+    return draft
 
 
-def apply(draft: Draft, document: Document) -> None:
+def apply(draft: Recipe, document: Document) -> None:
     """The engine: how states are sharded, the number format, the optimizer."""
     draft.set("training.framework", "deepspeed")
     draft.set("training.precision", "bf16")
@@ -59,7 +59,7 @@ def said(document: Document, key: str) -> Any:
     return None if value == AUTO else value
 
 
-def _stage(draft: Draft, document: Document) -> None:
+def _stage(draft: Recipe, document: Document) -> None:
     key = "zero_optimization.stage"
     stage = said(document, key)
     if stage is None:
@@ -72,7 +72,7 @@ def _stage(draft: Draft, document: Document) -> None:
     draft.set("parallel.data_parallel", WAYS[stage], key, document)
 
 
-def _format(draft: Draft, document: Document) -> None:
+def _format(draft: Recipe, document: Document) -> None:
     for key, ours in (
         ("fp16.enabled", "fp16"),
         ("bf16.enabled", "bf16"),
@@ -91,7 +91,7 @@ OUTSIDE = "parameters or optimizer outside the GPU"
 ABSENT = ("none", "null")  # as a device that is not said
 
 
-def _offload(draft: Draft, document: Document) -> None:
+def _offload(draft: Recipe, document: Document) -> None:
     """ZeRO-Offload to the host's memory; what is simulated of it is known when the layers are (`settle_offload`)."""
     key = "zero_optimization.cpu_offload"
     devices = {
@@ -119,7 +119,7 @@ def _offload(draft: Draft, document: Document) -> None:
         draft.set("parallel.offload_pinned", False, pinned, document)
 
 
-def settle_offload(draft: Draft) -> None:
+def settle_offload(draft: Recipe) -> None:
     """Takes offloading back where the layers and the engine that were chosen have none."""
     setting = draft.settings.get("parallel.offload")
     if setting is None:
@@ -139,7 +139,7 @@ def settle_offload(draft: Draft) -> None:
     draft.lose(setting.where, setting.said, "cpu", OUTSIDE)
 
 
-def _batch(draft: Draft, document: Document) -> None:
+def _batch(draft: Recipe, document: Document) -> None:
     """Two of three numbers decide the third; a file that leaves all to the trainer says nothing."""
     plain = Document(
         document.path,

@@ -16,7 +16,7 @@ from prestep.workloads.recipes import (
 )
 from prestep.workloads.recipes import _hugging_face_engine as _engine
 from prestep.workloads.recipes._documents import Document, read_json, read_yaml
-from prestep.workloads.recipes._reading import Draft, Recipe
+from prestep.workloads.recipes._reading import Recipe
 from prestep.workloads.recipes._rules import Rule, rules, written
 
 #: How people know such a recipe.
@@ -73,13 +73,16 @@ def recognise(document: Document) -> bool:
 
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What all files of a job say together: one of each kind."""
-    draft = Draft("hugging_face", str(document.path))
+    draft = Recipe("hugging_face", str(document.path))
     of_files(draft, document, beside, rules(RULES))
-    return draft.recipe()
+    return draft
 
 
 def of_files(
-    draft: Draft, document: Document, beside: Sequence[Document], listed: Iterable[Rule]
+    draft: Recipe,
+    document: Document,
+    beside: Sequence[Document],
+    listed: Iterable[Rule],
 ) -> None:
     """What TrainingArguments and accelerate's keys come to, with DeepSpeed's file and a model's config.json.
 
@@ -112,7 +115,7 @@ def of_files(
 
 
 def _named_launch(
-    draft: Draft, document: Document, plain: Sequence[Document]
+    draft: Recipe, document: Document, plain: Sequence[Document]
 ) -> list[Document]:
     """accelerate's file that a script of arguments names, where none was given."""
     given = [one for one in plain if "distributed_type" in one.entries]
@@ -132,7 +135,9 @@ def _together(document: Document, plain: list[Document]) -> Document:
     return replace(document, path=path, entries=entries, kind="yaml")
 
 
-def _engines(draft: Draft, said: Document, given: Sequence[Document]) -> list[Document]:
+def _engines(
+    draft: Recipe, said: Document, given: Sequence[Document]
+) -> list[Document]:
     """DeepSpeed's file: the one that was given, or that `deepspeed` or accelerate names and that lies beside."""
     for key in ("deepspeed", "deepspeed_config.deepspeed_config_file"):
         if isinstance(said.get(key), str):
@@ -140,7 +145,7 @@ def _engines(draft: Draft, said: Document, given: Sequence[Document]) -> list[Do
     return list(given)
 
 
-def _model(draft: Draft, said: Document, configs: list[Document]) -> None:
+def _model(draft: Recipe, said: Document, configs: list[Document]) -> None:
     if configs:
         draft.set(
             "model.file",
@@ -156,7 +161,7 @@ def _model(draft: Draft, said: Document, configs: list[Document]) -> None:
     _models.missing(draft, "nothing", "model_name_or_path", str(said.path))
 
 
-def _length(draft: Draft, said: Document) -> None:
+def _length(draft: Recipe, said: Document) -> None:
     key = next((name for name in LENGTHS if said.get(name)), "")
     if not key:
         _models.missing_length(draft, LENGTHS[0], str(said.path))
@@ -190,7 +195,7 @@ BATCHES = (
 )
 
 
-def _batch(draft: Draft, said: Document, engines: Sequence[Document]) -> None:
+def _batch(draft: Recipe, said: Document, engines: Sequence[Document]) -> None:
     """Samples of a rank; a number of DeepSpeed's file has to be the trainer's, which the trainer checks, too."""
     for ours, key, usual, theirs in BATCHES:
         count, where = draft.count(said, key), said.place(key)
@@ -208,7 +213,7 @@ def _batch(draft: Draft, said: Document, engines: Sequence[Document]) -> None:
         draft.set(ours, count or usual, key, where)
 
 
-def _options(draft: Draft, said: Document) -> None:
+def _options(draft: Recipe, said: Document) -> None:
     """Number format, checkpointing, optimizer, and what replaces kernels."""
     _format(draft, said)
     if draft.is_on(said, "gradient_checkpointing"):
@@ -229,7 +234,7 @@ def _options(draft: Draft, said: Document) -> None:
 NESTED = ("use_bnb_nested_quant", "bnb_4bit_use_double_quant")
 
 
-def _four_bits(draft: Draft, said: Document) -> None:
+def _four_bits(draft: Recipe, said: Document) -> None:
     """Frozen weights in NF4 beside adapters (QLoRA), where every rank has them whole."""
     key = "load_in_4bit"
     if not draft.is_on(said, key):
@@ -249,7 +254,7 @@ def _four_bits(draft: Draft, said: Document) -> None:
     )
 
 
-def _format(draft: Draft, said: Document) -> None:
+def _format(draft: Recipe, said: Document) -> None:
     made, key = "fp32", "bf16"
     for name in ("bf16", "fp16"):
         chosen = name == "bf16" and written(said.get(name)) == "auto"
@@ -266,7 +271,7 @@ def _format(draft: Draft, said: Document) -> None:
     draft.set("training.precision", made, key, said)
 
 
-def _adapters(draft: Draft, said: Document) -> None:
+def _adapters(draft: Recipe, said: Document) -> None:
     """[adapter] in PyTorch's own modules."""
     named = next((key for key in ("use_peft", "lora_r") if said.get(key)), "")
     if not named or written(said.get("use_peft", "true")) == "false":
@@ -300,7 +305,7 @@ def _adapters(draft: Draft, said: Document) -> None:
         )
 
 
-def _world(draft: Draft, said: Document) -> None:
+def _world(draft: Recipe, said: Document) -> None:
     """Processes and machines that accelerate starts."""
     draft.gpus = draft.count(said, "num_processes")
     draft.hosts = draft.count(said, "num_machines")

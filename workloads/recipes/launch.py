@@ -10,7 +10,7 @@ from typing import Any
 from prestep.workloads.arguments.files import read_shell
 from prestep.workloads.recipes import hugging_face, megatron, mlperf
 from prestep.workloads.recipes._documents import Document, Entry
-from prestep.workloads.recipes._reading import Draft, Recipe
+from prestep.workloads.recipes._reading import Recipe
 from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
@@ -47,7 +47,7 @@ def recognise(document: Document) -> bool:
 
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the script passes, as Hugging Face's keys; further files are DeepSpeed's, accelerate's, a config.json."""
-    draft = Draft("launch", str(document.path))
+    draft = Recipe("launch", str(document.path))
     given = read_shell(document.text, str(document.path))
     entries = {
         _word(name.replace("-", "_")): Entry(_value(values))
@@ -61,7 +61,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     said = replace(document, entries=entries)
     listed = (*rules(RULES), *rules(hugging_face.RULES))
     hugging_face.of_files(draft, said, beside, listed)
-    return draft.recipe()
+    return draft
 
 
 def _word(name: str) -> str:
@@ -78,7 +78,7 @@ def _value(values: list[str]) -> Any:
     return " ".join(kept) if kept else True
 
 
-def _chat(draft: Draft, entries: dict[str, Entry]) -> None:
+def _chat(draft: Recipe, entries: dict[str, Entry]) -> None:
     """`--deepspeed --zero_stage N --dtype bf16 --offload` of DeepSpeed-Chat, as accelerate says them."""
     del entries["deepspeed"]
     for key, usual in CHAT.items():

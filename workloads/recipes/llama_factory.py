@@ -7,7 +7,7 @@ from pathlib import Path
 
 from prestep.workloads.recipes import hugging_face
 from prestep.workloads.recipes._documents import Document, Entry
-from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._reading import Recipe, shown
 from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
@@ -28,7 +28,7 @@ def recognise(document: Document) -> bool:
 
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the file says, as Hugging Face's keys, over LLaMA-Factory's defaults."""
-    draft = Draft("llama_factory", str(document.path))
+    draft = Recipe("llama_factory", str(document.path))
     entries = {WORDS.get(key, key): one for key, one in document.entries.items()}
     _method(draft, document, entries)
     if document.get("cutoff_len") is None:
@@ -42,10 +42,10 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     said = replace(document, entries=entries)
     listed = (*rules(RULES), *rules(hugging_face.RULES))
     hugging_face.of_files(draft, said, beside, listed)
-    return draft.recipe()
+    return draft
 
 
-def _method(draft: Draft, document: Document, entries: dict[str, Entry]) -> None:
+def _method(draft: Recipe, document: Document, entries: dict[str, Entry]) -> None:
     """What is trained, and by which loss."""
     key = "finetuning_type"
     way = written(document.get(key, "lora"))

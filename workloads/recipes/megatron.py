@@ -33,7 +33,7 @@ from prestep.workloads.recipes._core import (
     without_fp8,
 )
 from prestep.workloads.recipes._documents import Document, Entry
-from prestep.workloads.recipes._reading import Draft, Recipe
+from prestep.workloads.recipes._reading import Recipe
 from prestep.workloads.recipes._rules import decides, rules, written
 
 #: How people know such a recipe.
@@ -57,7 +57,7 @@ def recognise(document: Document) -> bool:
 
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """The arguments that the file passes."""
-    draft = Draft("megatron", str(document.path))
+    draft = Recipe("megatron", str(document.path))
     given = given_in(document.text, str(document.path))
     hosts = _first(given, "nnodes")
     if hosts.isdecimal():
@@ -65,11 +65,11 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     arguments(draft, given, document)
     engines = [one for one in beside if deepspeed.recognise(one)]
     _megatron_deepspeed.configured(draft, given, document, engines)
-    return draft.recipe()
+    return draft
 
 
 def arguments(
-    draft: Draft, given: dict[str, list[str]], document: Document, named: bool = False
+    draft: Recipe, given: dict[str, list[str]], document: Document, named: bool = False
 ) -> None:
     """What arguments come to: those of Megatron's table, then the rules of others."""
     where, of_fork = str(document.path), given
@@ -96,7 +96,7 @@ def arguments(
     _settle(draft)
 
 
-def _settle(draft: Draft) -> None:
+def _settle(draft: Recipe) -> None:
     """What follows from several arguments together, or where none says it."""
     if draft.get("parallel.data_parallel") is None:
         draft.set("parallel.data_parallel", "ddp")
@@ -108,7 +108,7 @@ def _settle(draft: Draft) -> None:
 
 
 def _by_table(
-    draft: Draft, table: dict[str, list[str]], where: str, named: bool
+    draft: Recipe, table: dict[str, list[str]], where: str, named: bool
 ) -> None:
     """What the arguments that a scenario's own reader knows come to."""
     made = translated(table, where, named)
@@ -122,7 +122,7 @@ def _by_table(
             draft.set(f"{section}.{key}", value, key)
 
 
-def _by_rules(draft: Draft, given: dict[str, list[str]], document: Document) -> None:
+def _by_rules(draft: Recipe, given: dict[str, list[str]], document: Document) -> None:
     """What the other arguments come to, by the rules; some are passed over that decide nothing."""
     others = {
         name.replace("-", "_"): Entry(_value(values), 0)
@@ -142,7 +142,7 @@ def _by_rules(draft: Draft, given: dict[str, list[str]], document: Document) -> 
 
 
 def _without_open(
-    draft: Draft, given: dict[str, list[str]], where: str
+    draft: Recipe, given: dict[str, list[str]], where: str
 ) -> dict[str, list[str]]:
     """The arguments without those whose numbers only a command or the job's environment says: the reader may."""
     numbers = NUMBERS | {"max-position-embeddings": "model.max_positions"}
@@ -154,7 +154,7 @@ def _without_open(
     return {name: values for name, values in given.items() if name not in open_ones}
 
 
-def _unsized(draft: Draft, given: dict[str, list[str]], where: str) -> bool:
+def _unsized(draft: Recipe, given: dict[str, list[str]], where: str) -> bool:
     """Whether the model's sizes are not all said, so that its name has to be."""
     missing = [f"--{name}" for name in NEEDED if name not in given]
     if not missing:
@@ -175,7 +175,7 @@ def _first(given: dict[str, list[str]], name: str) -> str:
     return written(" ".join(given.get(name, [])))
 
 
-def _fp8(draft: Draft, given: dict[str, list[str]]) -> None:
+def _fp8(draft: Recipe, given: dict[str, list[str]]) -> None:
     if _first(given, "fp8") in ("hybrid", "e4m3"):
         draft.set("training.precision", "fp8", "fp8")
     if draft.get("training.precision") == "fp8":
@@ -184,7 +184,7 @@ def _fp8(draft: Draft, given: dict[str, list[str]]) -> None:
             draft.set("megatron.fp8_scaling", scaling, "fp8-recipe")
 
 
-def _recomputed(draft: Draft, given: dict[str, list[str]]) -> None:
+def _recomputed(draft: Recipe, given: dict[str, list[str]]) -> None:
     """So many layers whole, where the method is block; parts of a layer that selective recomputation names."""
     count = _first(given, "recompute-num-layers")
     if _first(given, "recompute-granularity") == "full":
@@ -206,7 +206,7 @@ def _parts(given: dict[str, list[str]]) -> list[str]:
     return [] if set(parts) <= {"core_attn"} else [part for part in parts if part]
 
 
-def _scans(draft: Draft) -> None:
+def _scans(draft: Recipe) -> None:
     """Sizes of Mamba-2 belong to layers of it; their heads are as wide as twice the model where nothing is said."""
     if "M" not in draft.get("model.layer_pattern", ""):
         draft.drop(*[key for key in draft.settings if key.startswith("model.mamba_")])
@@ -237,7 +237,7 @@ def _hybrid(given: dict[str, list[str]]) -> dict[str, list[str]]:
     return given
 
 
-def _sharded(draft: Draft, given: dict[str, list[str]], where: str) -> None:
+def _sharded(draft: Recipe, given: dict[str, list[str]], where: str) -> None:
     """Fully sharded parameters, Megatron's own way or PyTorch's."""
     for name in ("use-megatron-fsdp", "use-custom-fsdp", "use-torch-fsdp2"):
         if name in given and _first(given, name) not in ("false", "null"):
@@ -252,7 +252,7 @@ def _sharded(draft: Draft, given: dict[str, list[str]], where: str) -> None:
                 )
 
 
-def _chunks(draft: Draft, given: dict[str, list[str]]) -> None:
+def _chunks(draft: Recipe, given: dict[str, list[str]]) -> None:
     chunks = _first(given, "virtual-pipeline-model-parallel-size")
     if chunks.isdecimal() and int(chunks) > 1 and draft.get("parallel.pp", 1) > 1:
         draft.set("parallel.vpp", int(chunks), "virtual-pipeline-model-parallel-size")
@@ -262,7 +262,7 @@ def _chunks(draft: Draft, given: dict[str, list[str]]) -> None:
 FIRST, LAST = (f"decoder-{end}-pipeline-num-layers" for end in ("first", "last"))
 
 
-def _ends(draft: Draft, given: dict[str, list[str]], where: str) -> None:
+def _ends(draft: Recipe, given: dict[str, list[str]], where: str) -> None:
     """The first and the last rank of a pipeline with a number of layers of their own."""
     counts = [_first(given, name) for name in (FIRST, LAST)]
     first, last = (int(text) if text.isdecimal() else None for text in counts)

@@ -6,7 +6,7 @@ import re
 
 from prestep.workloads.recipes import _adapter, _core, _core_model, _python
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._reading import Draft, Recipe
+from prestep.workloads.recipes._reading import Recipe
 
 #: How people know such a recipe.
 LOOKS = "Python that imports megatron.bridge, or YAML with model.tensor_model_parallel_size and train.global_batch_size"
@@ -50,7 +50,7 @@ def recognise(document: Document) -> bool:
 
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the function or the file sets, over what such recipes begin with."""
-    draft = Draft("megatron_bridge", str(document.path))
+    draft = Recipe("megatron_bridge", str(document.path))
     open_ones: tuple[str, ...] = ()
     if document.kind == "python":
         document, open_ones = _python.read_recipe(document, document.part)
@@ -69,10 +69,10 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if gpus := re.search(r"_(\d+)gpu(?:_|$)", document.part):
         draft.gpus = int(gpus[1])
     draft.unknown += open_ones
-    return draft.recipe()
+    return draft
 
 
-def _begin(draft: Draft, document: Document, begun: str) -> bool:
+def _begin(draft: Recipe, document: Document, begun: str) -> bool:
     """Sets what such recipes begin with; whether this one trains a whole model, and does not fine-tune one."""
     whole = begun.startswith(CONTAINER)  # what it begins with was found and read, too
     task = document.part if whole else begun

@@ -11,7 +11,7 @@ from typing import Any
 from prestep.sim import files
 from prestep.workloads.recipes import _core, _models, _pipeline, _shell
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._reading import Recipe, shown
 from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
@@ -52,7 +52,7 @@ def recognise(document: Document) -> bool:
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the script and those that it sources export, over NeMo's defaults in these submissions."""
     script = _shell.read_exports(document.path, document.text)
-    draft = Draft("mlperf", str(document.path))
+    draft = Recipe("mlperf", str(document.path))
     draft.take(_table()["usual"], "", "")
     draft.assume(
         "NeMo with the distributed optimizer, gradients reduced in bf16, as the submissions' pretrain.py has it"
@@ -74,10 +74,10 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     draft.hosts = draft.count(script, _first(script, "DGXNNODES", "NNODES"))
     if draft.hosts and script.get(gpus):
         draft.gpus = draft.hosts * draft.count(script, gpus, 1)
-    return draft.recipe()
+    return draft
 
 
-def _recomputed(draft: Draft, script: Document) -> None:
+def _recomputed(draft: Recipe, script: Document) -> None:
     """Layers that run again; a word for them that nobody knows is lost."""
     said = {name: entry.value for name, entry in script.entries.items()}
     for name, tables in recomputed(said).items():
@@ -112,7 +112,7 @@ def _first(script: Document, *names: str) -> str:
     return next((name for name in names if name in script.entries), names[0])
 
 
-def _graphs(draft: Draft, script: Document) -> None:
+def _graphs(draft: Recipe, script: Document) -> None:
     """Parts that are captured, by name; without an implementation there are no graphs."""
     name, how = "CUDA_GRAPH_SCOPE", "CUDA_GRAPH_IMPLEMENTATION"
     if written(script.get(how, "")) in ("none", "null"):
@@ -126,7 +126,7 @@ def _graphs(draft: Draft, script: Document) -> None:
         draft.set("megatron.cuda_graph_scope", parts, name, script)
 
 
-def _scaling(draft: Draft, script: Document) -> None:
+def _scaling(draft: Recipe, script: Document) -> None:
     """How scales of 8 bits are found without FP8_RECIPE: by the script's name, or by a switch of MXFP8 alone."""
     if script.get("FP8_RECIPE") or draft.get("training.precision") != "fp8":
         return
@@ -145,7 +145,7 @@ def _table() -> dict[str, Any]:
     return files.toml(BENCHMARKS.read_text(encoding="utf-8"))
 
 
-def _benchmark(draft: Draft, script: Document) -> None:
+def _benchmark(draft: Recipe, script: Document) -> None:
     """The model, by MODEL_SIZE, the folder that the script lies in, its own name, or what it calls a model."""
     folders = [part.lower() for part in reversed(script.path.absolute().parent.parts)]
     size = str(script.get("MODEL_SIZE") or script.get("SIZE") or "").lower()
@@ -167,7 +167,7 @@ def _named(text: str) -> str:
     return next(filter(None, map(_models.model_named, starts)), "")
 
 
-def _take_benchmark(draft: Draft, entry: Mapping[str, Any], where: str) -> None:
+def _take_benchmark(draft: Recipe, entry: Mapping[str, Any], where: str) -> None:
     """What a benchmark has in common; the reader is told."""
     tables = {name: entry[name] for name in SECTIONS if name in entry}
     draft.take(tables, entry["names"], where)
@@ -179,7 +179,7 @@ def _take_benchmark(draft: Draft, entry: Mapping[str, Any], where: str) -> None:
         draft.assume(f"the benchmark of {model['name']}: {entry['assumed']}")
 
 
-def _layout(draft: Draft, script: Document) -> None:
+def _layout(draft: Recipe, script: Document) -> None:
     for key, *names in (
         ("tp", "TENSOR_MODEL_PARALLEL", "TP", "MLLOG_TENSOR_PARALLELISM"),
         ("pp", "PIPELINE_MODEL_PARALLEL", "PP", "MLLOG_PIPELINE_PARALLELISM"),
@@ -196,7 +196,7 @@ def _layout(draft: Draft, script: Document) -> None:
             draft.set("parallel.schedule", "interleaved", name, script)
 
 
-def _batch(draft: Draft, script: Document) -> None:
+def _batch(draft: Recipe, script: Document) -> None:
     """MINIBS samples of every replica, in microbatches; or the whole batch."""
     micro = _first(script, "MICRO_BATCH_SIZE", "MBS", "PRIMUS_MICRO_BATCH_SIZE")
     whole, mini = _first(script, "GBS", "PRIMUS_GLOBAL_BATCH_SIZE"), "MINIBS"

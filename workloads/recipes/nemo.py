@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from prestep.workloads.recipes import _core, _core_model, _python
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._reading import Draft, Recipe
+from prestep.workloads.recipes._reading import Recipe
 
 #: How people know such a recipe.
 LOOKS = "Python that imports nemo.collections.llm, or YAML with trainer.devices and model.tensor_model_parallel_size"
@@ -27,7 +27,7 @@ def recognise(document: Document) -> bool:
 
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the function or the file sets."""
-    draft = Draft("nemo", str(document.path))
+    draft = Recipe("nemo", str(document.path))
     open_ones: tuple[str, ...] = ()
     if document.kind == "python":
         document, open_ones = _python.read_recipe(document, document.part, FUNCTIONS)
@@ -48,10 +48,10 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _core_model.model(draft, document, [*names, document.path.stem], "model")
     _core.adapters(draft, document)
     draft.unknown += open_ones
-    return draft.recipe()
+    return draft
 
 
-def _launcher(draft: Draft, document: Document) -> None:
+def _launcher(draft: Recipe, document: Document) -> None:
     """NeMo 1: the distributed optimizer by its name."""
     name = str(document.get("model.optim.name", "distributed_fused_adam"))
     way = "zero1" if name.startswith(("distributed", "mcore")) else "ddp"

@@ -25,7 +25,7 @@ from prestep.workloads.recipes._documents import (
     read_yaml,
     text_of,
 )
-from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._reading import Recipe, shown
 from prestep.workloads.recipes._rules import written
 
 #: How people know such a recipe.
@@ -77,7 +77,7 @@ def recognise(document: Document) -> bool:
 
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the trainer's module says; variables of the environment take their defaults."""
-    draft = Draft("primus", str(document.path))
+    draft = Recipe("primus", str(document.path))
     document = _resolved(draft, document)
     own = [f"modules.{name}.framework" for name in TRAINERS]
     others = (key for key in document.entries if key.endswith(".framework"))
@@ -93,13 +93,13 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if framework != "megatron":
         expected = "megatron, torchtitan or megatron_bridge"
         draft.wrong(document, key, shown(framework), expected)
-        return draft.recipe()
+        return draft
     _megatron(draft, document, given, name, f"{module}.model")
     draft.hosts = draft.hosts or None
-    return draft.recipe()
+    return draft
 
 
-def _resolved(draft: Draft, document: Document) -> Document:
+def _resolved(draft: Recipe, document: Document) -> Document:
     """`${NAME:default}` by its default."""
     entries: dict[str, Entry] = {}
     for key, entry in document.entries.items():
@@ -128,7 +128,7 @@ def _under(document: Document, prefix: str) -> Document:
     return replace(document, entries=entries)
 
 
-def _titan(draft: Draft, document: Document, given: Document, name: str) -> Recipe:
+def _titan(draft: Recipe, document: Document, given: Document, name: str) -> Recipe:
     """torchtitan's keys; the model's file names its flavor (llama3.1_8B.yaml)."""
     stem = name.removesuffix(".yaml")
     found = re.match(FLAVORED, stem)
@@ -136,11 +136,12 @@ def _titan(draft: Draft, document: Document, given: Document, name: str) -> Reci
     if "model.flavor" not in entries:
         family, flavor = (found[1], found[2]) if found else (stem or "nothing", "")
         entries["model.name"], entries["model.flavor"] = Entry(family), Entry(flavor)
-    recipe = torchtitan.read(replace(given, entries=entries, kind="toml"))
-    return replace(recipe, format="primus", assumed=(*draft.assumed, *recipe.assumed))
+    return _as_ours(
+        draft, torchtitan.read(replace(given, entries=entries, kind="toml"))
+    )
 
 
-def _bridge(draft: Draft, given: Document, name: str) -> Recipe:
+def _bridge(draft: Recipe, given: Document, name: str) -> Recipe:
     """Megatron-Bridge's keys, which Primus writes without their sections."""
     entries = {
         f"model.{key}" if "." not in key else key: entry
@@ -149,12 +150,17 @@ def _bridge(draft: Draft, given: Document, name: str) -> Recipe:
     entries["model"] = Entry(name.removesuffix(".yaml"))
     if "model.precision_config" in entries:
         entries["mixed_precision"] = entries.pop("model.precision_config")
-    recipe = megatron_bridge.read(replace(given, entries=entries))
-    return replace(recipe, format="primus", assumed=(*draft.assumed, *recipe.assumed))
+    return _as_ours(draft, megatron_bridge.read(replace(given, entries=entries)))
+
+
+def _as_ours(draft: Recipe, read: Recipe) -> Recipe:
+    """What the reader of another format made of a file of Primus."""
+    read.format, read.assumed = draft.format, [*draft.assumed, *read.assumed]
+    return read
 
 
 def _megatron(
-    draft: Draft, document: Document, given: Document, name: str, said: str
+    draft: Recipe, document: Document, given: Document, name: str, said: str
 ) -> None:
     """Megatron's arguments: those of the model's file where it is there, and the overrides."""
     draft.set_all(USUAL)
@@ -184,7 +190,7 @@ def _megatron(
 
 
 def _name_model(
-    draft: Draft, document: Document, entries: dict[str, Entry], name: str, said: str
+    draft: Recipe, document: Document, entries: dict[str, Entry], name: str, said: str
 ) -> None:
     """A model whose file is not there, by the name of the file; its layers count where nothing else says them."""
     known = _models.model_named(name.removesuffix(".yaml"))
@@ -196,7 +202,7 @@ def _name_model(
 
 
 def _own_pipeline(
-    draft: Draft, document: Document, entries: dict[str, Entry]
+    draft: Recipe, document: Document, entries: dict[str, Entry]
 ) -> dict[str, Any]:
     """The schedule of Primus's own pipeline, where it is on; its keys are taken from `entries`."""
     patch = entries.pop("patch_primus_pipeline", None)

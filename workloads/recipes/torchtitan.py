@@ -6,7 +6,7 @@ from pathlib import Path
 
 from prestep.workloads.recipes import _compiled, _models, _pipeline, _titan_registry
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._reading import Draft, Recipe, shown
+from prestep.workloads.recipes._reading import Recipe, shown
 from prestep.workloads.recipes._rules import rules, written
 
 #: How people know such a recipe.
@@ -54,7 +54,7 @@ def recognise(document: Document) -> bool:
 
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the file says, over torchtitan's defaults (job_config.py)."""
-    draft = Draft("torchtitan", str(document.path))
+    draft = Recipe("torchtitan", str(document.path))
     draft.set_all(USUAL)
     if document.kind == "python":
         document = _titan_registry.as_tables(draft, document)
@@ -77,10 +77,10 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
             "tensor parallelism splits the norms along the sequence, as torchtitan does"
         )
     _experts(draft, document)
-    return draft.recipe()
+    return draft
 
 
-def _loss(draft: Draft, document: Document) -> None:
+def _loss(draft: Recipe, document: Document) -> None:
     """Cross entropy in fp32, compiled where it is; by parts of the vocabulary under tensor parallelism."""
     if draft.get("training.framework") not in _compiled.PLAIN:
         return
@@ -96,7 +96,7 @@ def _loss(draft: Draft, document: Document) -> None:
         draft.set("pytorch.vocabulary", choice, key, document)
 
 
-def _accumulation(draft: Draft, document: Document) -> None:
+def _accumulation(draft: Recipe, document: Document) -> None:
     """Its loop over microbatches never says that gradients need no reduction yet (train.py)."""
     key = "training.global_batch_size"
     sharded = draft.get("parallel.data_parallel") == "fsdp"
@@ -106,7 +106,7 @@ def _accumulation(draft: Draft, document: Document) -> None:
         draft.set("pytorch.reduce_every_microbatch", True, key, document)
 
 
-def _experts(draft: Draft, document: Document) -> None:
+def _experts(draft: Recipe, document: Document) -> None:
     """Experts are whole on tensor-parallel ranks too, unless an older file splits them (today's has no such key)."""
     key = "parallelism.expert_tensor_parallel_degree"
     tp, ep = draft.get("parallel.tp", 1), draft.get("parallel.ep", 1)
@@ -125,7 +125,7 @@ def _local(document: Document) -> str:
     return old if old in document.entries else "training.local_batch_size"
 
 
-def _model(draft: Draft, document: Document) -> None:
+def _model(draft: Recipe, document: Document) -> None:
     name, flavor = document.get("model.name", "llama3"), document.get("model.flavor")
     where = document.place("model.flavor")
     if flavor in (None, "debugmodel") and name == "llama3":
@@ -149,7 +149,7 @@ def _compiles(document: Document) -> bool:
     return enabled or written(document.get("training.compile")) == "true"
 
 
-def _kernels(draft: Draft, document: Document) -> None:
+def _kernels(draft: Recipe, document: Document) -> None:
     said = (
         "compile.enable" if "compile.enable" in document.entries else "training.compile"
     )
@@ -173,7 +173,7 @@ def _attention(document: Document) -> tuple[str, str]:
     return PYTHON if backend == "sdpa" else FLEX
 
 
-def _overlap(draft: Draft, document: Document, key: str) -> None:
+def _overlap(draft: Recipe, document: Document, key: str) -> None:
     """Products beside tensor parallelism's exchanges; a compiler puts them in, without which torchtitan stops."""
     if draft.get("training.framework") == "megatron":
         draft.set("megatron.tp_comm_overlap", True, key, document)
@@ -184,7 +184,7 @@ def _overlap(draft: Draft, document: Document, key: str) -> None:
         )
 
 
-def _precision(draft: Draft, document: Document) -> str:
+def _precision(draft: Recipe, document: Document) -> str:
     """bf16 from FSDP's policy, unless a converter makes products in float8."""
     for key in ("training.mixed_precision_param", "training.dtype"):
         if written(document.get(key, "bfloat16")) not in ("bfloat16", "float32"):
@@ -211,7 +211,7 @@ def _precision(draft: Draft, document: Document) -> str:
     return made
 
 
-def _float8(draft: Draft, document: Document) -> None:
+def _float8(draft: Recipe, document: Document) -> None:
     """Scales of float8 and whether FSDP gathers in it: keys of Megatron's layers, or what `_compiled` makes of them."""
     for prefix in ("float8", "quantize.linear.float8", "quantize.dense.float8"):
         recipe = document.get(f"{prefix}.recipe_name")
@@ -230,7 +230,7 @@ def _float8(draft: Draft, document: Document) -> None:
         draft.set("megatron.fp8_scaling", "dynamic")
 
 
-def _mx(draft: Draft, document: Document, converter: str) -> None:
+def _mx(draft: Recipe, document: Document, converter: str) -> None:
     """MXFP8 by the kernels of cuBLAS; anything else of torchao's MX formats is lost."""
     draft.set("megatron.fp8_scaling", "mx", "model.converters", document)
     key = f"{converter}.recipe_name"
@@ -239,7 +239,7 @@ def _mx(draft: Draft, document: Document, converter: str) -> None:
         draft.lose(document, key, recipe, "MXFP8 by cuBLAS")
 
 
-def _recompute(draft: Draft, document: Document) -> None:
+def _recompute(draft: Recipe, document: Document) -> None:
     mode = written(document.get("activation_checkpoint.mode", "selective"))
     option = written(document.get("activation_checkpoint.selective_ac_option", "2"))
     key = "activation_checkpoint.mode"
@@ -254,7 +254,7 @@ def _recompute(draft: Draft, document: Document) -> None:
         draft.lose(document, key, f"{mode} {option}", "other layers than every second")
 
 
-def _sharding(draft: Draft, document: Document) -> None:
+def _sharding(draft: Recipe, document: Document) -> None:
     """FSDP2 over all replicas, over some of them (HSDP), or DDP."""
     replicate = draft.count(document, "parallelism.data_parallel_replicate_degree", 1)
     key = "parallelism.data_parallel_shard_degree"
@@ -277,7 +277,7 @@ def _sharding(draft: Draft, document: Document) -> None:
     _reshard(draft, document)
 
 
-def _reshard(draft: Draft, document: Document) -> None:
+def _reshard(draft: Recipe, document: Document) -> None:
     key = _reshard_key(document)
     policy, pipeline = document.get(key, "default"), draft.get("parallel.pp", 1) > 1
     # By default a pipeline keeps parameters gathered, since every microbatch would gather them again.
@@ -287,7 +287,7 @@ def _reshard(draft: Draft, document: Document) -> None:
         draft.set("parallel.reshard_after_forward", True, key, document)
 
 
-def _root(draft: Draft, document: Document) -> None:
+def _root(draft: Recipe, document: Document) -> None:
     """The embedding apart from the last norm and the head, which stay unless all are freed (apply_fsdp)."""
     if not _compiled.has_fsdp2_root(draft):
         return
@@ -306,7 +306,7 @@ def _reshard_key(document: Document) -> str:
     return old if old in document.entries else new
 
 
-def _schedule(draft: Draft, document: Document) -> None:
+def _schedule(draft: Recipe, document: Document) -> None:
     key = "parallelism.pipeline_parallel_schedule"
     stages = "parallelism.pipeline_parallel_layers_per_stage"
     _pipeline.schedule(draft, document, key, stages)
