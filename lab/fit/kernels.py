@@ -26,7 +26,7 @@ def fit_terms(rows: list[Row]) -> dict[str, list[float]]:
         if kind in terms.LINEAR:
             grouped[kind, layout].append(row)
     return {
-        "_".join(filter(None, key)): _nonnegative(mine, terms.LINEAR[key[0]][0])
+        terms.name(*key): _nonnegative(mine, terms.LINEAR[key[0]][0])
         for key, mine in grouped.items()
     }
 

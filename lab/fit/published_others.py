@@ -13,10 +13,11 @@ from lab.fit.kernels import fit_terms
 from lab.formats.published_kernels import (
     Published,
 )
+from prestep.sim.costs.gemm import products
 from prestep.sim.costs.gpu import HARDWARE
 from prestep.sim.costs.tables import Kriged, Row
-from prestep.sim.costs.terms import LINEAR, linear
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.costs.terms import LINEAR, linear, name
+from prestep.sim.graph.kernel import GROUPS, Kernel
 
 # Noise of one published time, relative (guess: neighbouring shapes of the grids scatter by about 5 %).
 NOISE = 0.05
@@ -43,7 +44,7 @@ def fit_others(rows: list[Row]) -> tuple[dict[str, list[float]], str]:
     """Terms of attention and grouped products from two thirds of the shapes; a line for the report."""
     out = [_turn(row.kernel) for row in rows]
     fitted = [row for row, o in zip(rows, out, strict=True) if not o]
-    terms = fit_terms([row for row in fitted if row.kernel.kind == "grouped_gemm"])
+    terms = fit_terms([row for row in fitted if row.kernel.kind == "aten _grouped_mm"])
     for kind in ("attention_fwd", "attention_bwd"):
         terms[kind] = _scaled(kind, [row for row in fitted if row.kernel.kind == kind])
     return terms, "; ".join(_errors(key, terms[key], rows) for key in terms)
@@ -51,11 +52,7 @@ def fit_others(rows: list[Row]) -> tuple[dict[str, list[float]], str]:
 
 def _errors(key: str, coefficients: list[float], rows: list[Row]) -> str:
     """Mean errors of terms, and of terms with corrections, on the shapes that are held out."""
-    mine = [
-        row
-        for row in rows
-        if key == "_".join(filter(None, (row.kernel.kind, row.kernel.layout)))
-    ]
+    mine = [row for row in rows if key == name(row.kernel.kind, row.kernel.layout)]
     term, axes = LINEAR[mine[0].kernel.kind]
     base = partial(linear, term, coefficients)
     fitted, out = (
@@ -91,7 +88,6 @@ def _scaled(kind: str, rows: Sequence[Row]) -> list[float]:
 
 
 def _turn(kernel: Kernel) -> bool:
-    return (
-        sum(size * 7 for size in (int(math.log2(s) * 5.7) for s in kernel.shape)) % 3
-        == 0
-    )
+    count, shape = products(kernel)
+    sizes = (count, *shape) if kernel.kind in GROUPS else kernel.shape
+    return sum(size * 7 for size in (int(math.log2(s) * 5.7) for s in sizes)) % 3 == 0

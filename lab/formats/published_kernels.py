@@ -118,10 +118,10 @@ def _gemm(fields: dict[str, str], dtype: str) -> tuple[Kernel, float]:
 def _grouped(fields: dict[str, str], dtype: str) -> tuple[Kernel, float]:
     experts, rows, n, k = (int(fields[name]) for name in ("ng", "M", "N", "K"))
     layout = STAGES[fields["stage"]]
-    shape = {"nt": (rows, n, k), "nn": (rows, k, n), "tn": (n, k, rows)}[layout]
-    return Kernel(
-        "grouped_gemm", (experts, *shape), dtype, layout
-    ), 2.0 * experts * rows * n * k
+    whole = experts * rows
+    shape = {"nt": (whole, n, k), "nn": (whole, k, n), "tn": (n, k, whole)}[layout]
+    kernel = Kernel("aten _grouped_mm", (experts, *shape), dtype, layout)
+    return kernel, 2.0 * whole * n * k
 
 
 def _attention(

@@ -152,7 +152,7 @@ class Grounds:
 
 def family_of(kind: str) -> str:
     """The family of widths of a kind of kernel."""
-    if "gemm" in kind or kind == "bmm":
+    if "mm" in kind:
         return "gemm"
     if "attention" in kind:
         return "attention"

@@ -17,7 +17,7 @@ from prestep.sim.planning.planned import Planned
 from prestep.workloads.models.model import PROGRAM
 from prestep.workloads.precision import precision
 
-PRODUCTS = ("gemm", "attention", "bmm")
+PRODUCTS = ("mm", "attention")
 #: What a throughput counts, by kind of model.
 SAMPLES = {"transformer": "tokens", "resnet": "images"}
 

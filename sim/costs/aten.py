@@ -18,7 +18,7 @@ import numpy as np
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.kinds import work
 from prestep.sim.costs.tables import Scattered, toward
-from prestep.sim.graph.kernel import PREFIX, Kernel
+from prestep.sim.graph.kernel import BATCHES, PREFIX, Kernel
 
 #: The kind that stands for all operations over elements.
 STREAM = "aten stream"
@@ -42,7 +42,6 @@ PRODUCTS = (
     "aten _scaled_mm",
     "aten _grouped_mm",
 )
-BATCHED = ("aten bmm", "aten baddbmm")
 #: Types that run at the same speed, where one has no rows.
 ALIKE = {"fp16": "bf16", "bf16": "fp16", "int32": "fp32", "fp32": "int32"}
 #: Types of products and attention that CUDA cores compute: how rows of others lie in memory says nothing of them.
@@ -196,7 +195,7 @@ def axes(kernel: Kernel) -> tuple[float, ...]:
         return _attention_axes(kernel)
     if "convolution" in kernel.kind and len(kernel.shape) == 9:
         return _convolution_axes(kernel)
-    if kernel.kind in BATCHED:
+    if kernel.kind in BATCHES:
         return 0.3 * math.log2(kernel.shape[0]), *_octaves(*kernel.shape[1:])
     if len(kernel.shape) == 1:
         return *_octaves(kernel.shape[0]), math.log2(work(kernel)[1] / kernel.shape[0])
@@ -292,7 +291,7 @@ class Base:
     Parameters
     ----------
     product
-        Seconds of a "gemm" or a "grouped_gemm" by its tiles.
+        Seconds of a product by its tiles.
     roofline
         Limits of the GPU.
     """
@@ -460,21 +459,9 @@ def is_by_vector(kernel: Kernel) -> bool:
 
 
 def _as_gemm(kernel: Kernel) -> Kernel:
-    """The product as tiles know it; of grouped ones, whose rows are those of all experts, that of each expert."""
-    layout = kernel.layout[:2]
-    if len(kernel.shape) == 3:
-        return Kernel("gemm", kernel.shape, kernel.dtype, layout)
-    batched = kernel.kind in BATCHED
-    shape = kernel.shape if batched else of_each_expert(kernel)
-    return Kernel("grouped_gemm", shape, kernel.dtype, layout)
-
-
-def of_each_expert(kernel: Kernel) -> tuple[int, ...]:
-    """Sizes of one expert's product of a grouped one, whose rows are those of all experts; their number first."""
-    experts, m, n, k = kernel.shape
-    if kernel.layout.startswith("t"):  # weights' gradients sum over the tokens
-        return experts, m, n, max(1, k // experts)
-    return experts, max(1, m // experts), n, k
+    """The product as tiles know it, which moves every operand once."""
+    kind = "gemm" if len(kernel.shape) == 3 else without_bias(kernel).kind
+    return Kernel(kind, kernel.shape, kernel.dtype, kernel.layout[:2])
 
 
 def without_bias(kernel: Kernel) -> Kernel:

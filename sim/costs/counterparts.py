@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-from prestep.sim.costs.aten import of_each_expert
 from prestep.sim.costs.estimators.attention import LATENT
 from prestep.sim.costs.kinds import DTYPE_BYTES, work
 from prestep.sim.graph.kernel import COUNTED_ABOVE, PREFIX, PRODUCTS, Kernel
@@ -99,20 +98,12 @@ def in_models(
 
 
 def _product(kind: str, kernel: Kernel) -> InModels | None:
-    """Of a product; rows of a batch and of experts are those of all of them together."""
-    shape, layout = kernel.shape, kernel.layout[:2]
-    if len(shape) != (3 if kind.startswith("gemm") else 4):
+    """Of a product of two matrices."""
+    shape = kernel.shape
+    if len(shape) != 3 or kernel.dtype not in DTYPE_BYTES:
         return None
-    if kernel.dtype not in DTYPE_BYTES:
-        return None
-    if kind == "bmm":
-        batch, m, n, k = shape
-        shape = batch, batch * m, n, k
-    elif kind == "grouped_gemm":
-        shape = of_each_expert(kernel)
-    same = Kernel(kind, shape, kernel.dtype, layout)
-    counted = kind.startswith("gemm") and shape[0] * shape[1] > COUNTED_ABOVE
-    if counted and kernel.dtype in TABLED:
+    same = Kernel(kind, shape, kernel.dtype, kernel.layout[:2])
+    if shape[0] * shape[1] > COUNTED_ABOVE and kernel.dtype in TABLED:
         return InModels((RESET, same))
     return InModels((same,))
 

@@ -27,7 +27,7 @@ BY_CUDA = Table(dict.fromkeys(TOOLKITS, attention.IN_FP8))
 POSITIVE, AT_LEAST_0, COUNT = Number(above=True), Number(), Number(1, whole=True)
 TABLES_OF_KERNELS = (
     *KINDS,
-    *(f"{kind}_{layout}" for kind in terms.LINEAR for layout in LAYOUTS),
+    *(terms.name(kind, layout) for kind in terms.LINEAR for layout in LAYOUTS),
 )
 DRAW = Table(
     {

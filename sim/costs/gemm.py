@@ -14,7 +14,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import GROUPS, Kernel
 
 # (rows, columns) of the CTA tiles seen in the kernel names of the H200 traces (nvjet_sm90_tst_256x128_...).
 TILES = (
@@ -124,23 +124,29 @@ def of_dtype(tiles: Mapping[str, TileModel], dtype: str) -> TileModel | None:
     return tiles.get(dtype) or tiles.get(SAME.get(dtype, dtype))
 
 
-# Kinds that run as products; a "grouped_gemm" is one (m, n, k) product for each of its experts, side by side.
-KINDS = ("gemm", "grouped_gemm")
+# Kinds that are priced by their tiles where nobody measured them.
+KINDS = ("gemm", *GROUPS)
 
 
 def products(kernel: Kernel) -> tuple[int, tuple[int, int, int]]:
-    """How many products of which (m, n, k) a kernel of `KINDS` is."""
+    """How many products of which (m, n, k) a kernel is, side by side; of groups, whose rows are those of all experts.
+
+    Examples
+    --------
+    >>> products(Kernel("aten _grouped_mm", (8, 4096, 512, 256), layout="nt"))
+    (8, (512, 512, 256))
+    """
     count, m, n, k = (1, *kernel.shape)[-4:]
-    return count, (m, n, k)
+    if kernel.kind not in GROUPS:
+        return count, (m, n, k)
+    if kernel.layout.startswith("t"):  # weights' gradients sum over the tokens
+        return count, (m, n, max(1, k // count))
+    return count, (max(1, m // count), n, k)
 
 
 def unaligned(shape: tuple[int, int, int], layout: str, dtype: str) -> bool:
     """Whether a leading dimension of an operand is no multiple of 16 bytes."""
     m, n, k = shape
     step = {"fp8": 16, "fp8_block": 16, "mxfp8": 16, "nvfp4": 32}.get(dtype, 8)
-    return any(size % step for size in ((m, n) if layout == "tn" else (n, k)))
-
-
-def one_product(kernel: Kernel) -> Kernel:
-    """A batch of small products as one product of as many rows: the same tiles over the SMs."""
-    return Kernel("gemm", kernel.shape[1:], kernel.dtype, kernel.layout)
+    ends = (m, n) if layout.startswith("tn") else (n, k)
+    return any(size % step for size in ends)

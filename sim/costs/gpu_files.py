@@ -29,7 +29,7 @@ MODELS = {
     "gemm": "transformer",
     "attention_fwd": "transformer",
     "attention_bwd": "transformer",
-    "grouped_gemm": "experts",
+    "aten _grouped_mm": "experts",
 }
 
 

@@ -13,7 +13,7 @@ constants may lay others over them in its table ``[overlap]`` (``prestep calibra
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cache
 from pathlib import Path
@@ -22,6 +22,7 @@ from typing import Any
 from prestep.sim import schema
 from prestep.sim.costs.counterparts import kind_in_models
 from prestep.sim.costs.kinds import work
+from prestep.sim.errors import Mistake
 from prestep.sim.graph.kernel import Kernel
 
 TILE = (
@@ -134,18 +135,34 @@ FILE = Path(__file__).with_suffix(".toml")
 _FACTOR = schema.Number(above=True)
 _PLAIN = ("communication", "streaming", "default", "reference_channels")
 _KEYS: dict[str, schema.Schema] = {
+    "renamed": schema.Named(schema.Text()),
     **dict.fromkeys(_PLAIN, _FACTOR),
     "power": schema.all_of(("free", "least"), _FACTOR),
     "factor": schema.Named(_FACTOR),
 }
 SCHEMA = schema.Table(_KEYS, _KEYS)
 _AT_LEAST_1 = schema.Number(1.0)
+
+
+class _Factors(schema.Named):
+    """Factors by the names that kernels have now: one under a former name would be read by nobody."""
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        yield from super().mistakes(where, key, value)
+        for name in value if isinstance(value, Mapping) else ():
+            kind, _, layout = name.partition(" ")
+            if now := _table()["renamed"].get(kind):
+                expected = f'"{now} {layout}"'.replace(' "', '"')
+                hint = "kernels are named as PyTorch's operations are"
+                yield Mistake(where, f"{key}.{name}", "a former name", expected, hint)
+
+
 #: A machine's table [overlap] in a file of NCCL's constants.
 OVERLAP = schema.Table(
     {
         **{entry.name: _AT_LEAST_1 for entry in fields(Beside)},
         **dict.fromkeys(("least", "streaming"), schema.Number()),
-        "factor": schema.Named(_AT_LEAST_1),
+        "factor": _Factors(_AT_LEAST_1),
         "evidence": schema.Text(schema.GRADES),
     }
 )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+from prestep.sim.costs import gemm
 from prestep.sim.errors import InputError, did_you_mean
 from prestep.sim.graph.kernel import PREFIX, STATED, Kernel
 
@@ -92,16 +93,10 @@ ROW_PASSES = {
 Work = tuple[float, float]
 
 
-def _gemm(kernel: Kernel) -> Work:
-    m, n, k = kernel.shape
-    out = max(2, DTYPE_BYTES[kernel.dtype])
-    return 2.0 * m * n * k, DTYPE_BYTES[kernel.dtype] * (m * k + k * n) + out * m * n
-
-
-def _grouped_gemm(kernel: Kernel) -> Work:
-    experts, m, n, k = kernel.shape
-    flops, size = _gemm(Kernel("gemm", (m, n, k), kernel.dtype))
-    return experts * flops, experts * size
+def _product(kernel: Kernel) -> Work:
+    count, (m, n, k) = gemm.products(kernel)
+    each, out = DTYPE_BYTES[kernel.dtype], max(2, DTYPE_BYTES[kernel.dtype])
+    return count * 2.0 * m * n * k, count * (each * (m * k + k * n) + out * m * n)
 
 
 def attention_flops(kernel: Kernel) -> float:
@@ -109,11 +104,6 @@ def attention_flops(kernel: Kernel) -> float:
     batch, heads, _, seq, dim = kernel.shape
     products = 2 if kernel.kind.endswith("_fwd") else 5
     return products * 2.0 * batch * heads * seq * seq * dim / 2
-
-
-def _bmm(kernel: Kernel) -> Work:
-    batch, m, n, k = kernel.shape  # m: rows of all products together
-    return 2.0 * m * n * k, DTYPE_BYTES[kernel.dtype] * (m * k + batch * k * n + m * n)
 
 
 def _attention(kernel: Kernel) -> Work:
@@ -185,9 +175,9 @@ SCANS = {
 KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     **dict.fromkeys(STREAM_PASSES, ("elements", _stream)),
     **dict.fromkeys(ROW_PASSES, ("rows, columns", _stream)),
-    "gemm": ("m, n, k", _gemm),
-    "grouped_gemm": ("experts, m, n, k", _grouped_gemm),
-    "bmm": ("batch, m, n, k", _bmm),
+    "gemm": ("m, n, k", _product),
+    "aten bmm": ("batch, m, n, k", _product),
+    "aten _grouped_mm": ("experts, m, n, k", _product),
     **{
         f"{library}attention_{way}": (ATTENTION_SHAPE, _attention)
         for library in ("", "triton_", "flash2_")

@@ -13,7 +13,7 @@ from prestep.sim.graph.kernel import Kernel
 #: Kinds whose time follows the SMs' clock, and which factor of `[sustained]` they have; "": that of their format.
 CLOCKED = {
     "gemm": "",
-    "grouped_gemm": "grouped",
+    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), "grouped"),
     "attention_fwd": "attention",
     "attention_bwd": "attention",
     "flash2_attention_fwd": "attention",

@@ -265,7 +265,7 @@ class Kriged(Scattered):
     def continued(self, kernel: Kernel, limit: float) -> float:
         """Seconds, far outside the rows by the roofline's `limit`; products go on by their tiles, a roofline too."""
         seconds = self(kernel)
-        if "gemm" in kernel.kind:
+        if "mm" in kernel.kind:
             return seconds
         return toward(limit, seconds, self.past(kernel))
 

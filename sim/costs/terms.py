@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from prestep.sim.costs import gemm
 from prestep.sim.costs.kinds import work
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 
 
 def group(kernel: Kernel) -> tuple[str, str, str]:
@@ -68,6 +69,11 @@ def _attention_axes(kernel: Kernel) -> tuple[float, ...]:
     return *_log(batch * heads, seq, dim), 0.3 * (heads != kv_heads)
 
 
+def _group_axes(kernel: Kernel) -> tuple[float, ...]:
+    count, shape = gemm.products(kernel)
+    return _log(count, *shape)
+
+
 def _shape_axes(kernel: Kernel) -> tuple[float, ...]:
     return _log(*kernel.shape)
 
@@ -78,10 +84,15 @@ Terms = Callable[[Kernel], tuple[float, ...]]
 # kind -> (terms, axes); "gemm" has its own base (gemm.py), streams are curves.
 LINEAR: dict[str, tuple[Terms, Terms]] = {
     **dict.fromkeys(("attention_fwd", "attention_bwd"), (_attention, _attention_axes)),
-    "grouped_gemm": (_grouped, _shape_axes),
+    "aten _grouped_mm": (_grouped, _group_axes),
 }
 
 GEMM_AXES: Terms = _shape_axes
+
+
+def name(kind: str, layout: str = "") -> str:
+    """What a file calls the coefficients of a kind in a layout."""
+    return "_".join(filter(None, (kind.removeprefix(PREFIX), layout)))
 
 
 def linear(term: Terms, coefficients: Sequence[float], kernel: Kernel) -> float:

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 #: A kernel whose time the scenario says: its shape is nanoseconds.
 STATED = "stated"
 PREFIX = "aten "
-#: Operations that multiply matrices, by the kind of kernels that models name for the same.
-PRODUCTS = {
-    **dict.fromkeys(("mm", "addmm", "addmm_", "_addmm_activation"), "gemm"),
-    "_scaled_mm": "gemm",
-    **dict.fromkeys(("bmm", "baddbmm", "baddbmm_"), "bmm"),
-    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), "grouped_gemm"),
-}
+#: Operations that multiply two matrices, by the kind of kernels that models name for the same.
+PRODUCTS = dict.fromkeys(
+    ("mm", "addmm", "addmm_", "_addmm_activation", "_scaled_mm"), "gemm"
+)
+#: Products of as many pairs of matrices as a batch has, and of the rows of each expert with its own matrix.
+BATCHES = ("aten bmm", "aten baddbmm", "aten baddbmm_")
+GROUPS = ("aten _grouped_mm", "aten _scaled_grouped_mm")
 #: Elements of a product's result above which cuBLAS hands out its tiles by a counter, which a kernel of its own resets:
 #: seen above two tiles (256 x 128) for each SM of an H200. Tables of models have that kernel beside the product.
 COUNTED_ABOVE = 2 * 132 * 256 * 128
@@ -26,9 +26,9 @@ class Kernel:
     Attributes
     ----------
     kind
-        "gemm", "add", "attention_fwd", ...; `docs/costs.md` lists the kinds and their shapes.
+        "gemm", "aten add", "attention_fwd", ...; `docs/costs.md` lists the kinds and their shapes.
     shape
-        Sizes, in the order the kind defines; (m, n, k) for "gemm", (experts, m, n, k) for "grouped_gemm",
+        Sizes, in the order the kind defines; (m, n, k) for "gemm", (batch, m, n, k) for "aten bmm", and
         (elements,) for elementwise kinds.
     dtype
         "bf16", "fp16", "tf32", "fp32", "fp8", "fp8_block", "mxfp8", "nvfp4".
@@ -53,6 +53,6 @@ class Kernel:
 
     @property
     def product(self) -> str:
-        """Kind of a matrix product, whoever named it ("gemm" of "aten mm"); "" of other kernels."""
+        """Kind of a product of two matrices, whoever named it ("gemm" of "aten mm"); "" of other kernels."""
         name = self.kind.removeprefix(PREFIX)
         return PRODUCTS.get(name, name if name in PRODUCTS.values() else "")

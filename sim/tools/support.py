@@ -18,7 +18,7 @@ PIXELS, MULTIPLIED = 64 * 56 * 56 * (256 + 64), 2.0 * 64 * 56 * 56 * 256 * 64
 #: A typical kernel of each family: those of a layer of an 8B model, of experts, of ResNet-50.
 TYPICAL = {
     "products": Kernel("gemm", (8192, 4096, 4096), layout="nt"),
-    "experts": Kernel("grouped_gemm", (16, 4096, 2048, 4096), layout="nt"),
+    "experts": Kernel("aten _grouped_mm", (16, 2**16, 2048, 4096), layout="nt"),
     "attention": Kernel("attention_fwd", (1, 32, 8, 8192, 128)),
     "attention, backward": Kernel("attention_bwd", (1, 32, 8, 8192, 128)),
     "elementwise": Kernel("aten add", (2**25,), bytes=6.0 * 2**25),

@@ -37,14 +37,6 @@ SAME = {
         Kernel("aten addmm", (4096, 3072, 768), "bf16", "nt", BYTES, FLOPS),
         [RESET, Kernel("gemm", (4096, 3072, 768), layout="nt")],
     ),
-    "bmm": (
-        Kernel("aten bmm", (64, 2048, 2048, 128), "bf16", "nt", BYTES, FLOPS),
-        [Kernel("bmm", (64, 64 * 2048, 2048, 128), layout="nt")],
-    ),
-    "grouped": (
-        Kernel("aten _grouped_mm", (8, 16384, 4096, 2048), "bf16", "nt", BYTES, FLOPS),
-        [Kernel("grouped_gemm", (8, 2048, 4096, 2048), layout="nt")],
-    ),
     "attention": (
         Kernel(CUDNN, (2, 32, 8, 4096, 4096, 128), "bf16", "causal", BYTES, FLOPS),
         [RESET, Kernel("attention_fwd", HEADS)],
@@ -57,7 +49,7 @@ SAME = {
 #: Measured in both vocabularies, in steps and in bursts: in a step those of steps count.
 MEASURED_TWICE = ("h100", "h200")
 #: Of which models have few measured: products with a bias, in batches and of experts.
-IN_BURSTS = ("addmm", "bmm", "grouped")
+IN_BURSTS = ("addmm",)
 
 
 @pytest.mark.parametrize("name", names())

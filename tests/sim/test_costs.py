@@ -43,8 +43,8 @@ def _example(kind: str) -> Kernel:
         "sparse_attention": (4096, 64, 512, 128),
         "index_scores": (4096, 64, 1024, 128),
         "attention": (2, 32, 8, 2048, 64),
-        "bmm": (32, 65536, 2048, 64),
-        "grouped": (8, 512, 2048, 2048),
+        "bmm": (32, 2048, 2048, 64),
+        "grouped": (8, 4096, 2048, 2048),
     }
     if kind in scans.KINDS:
         return Kernel(kind, (1, 4096, 8, 128, 64, 64, 128))
@@ -53,7 +53,7 @@ def _example(kind: str) -> Kernel:
     return Kernel(
         kind,
         shape or tuple([4096, 2048, 2048][: len(fields)]),
-        layout="nt" if "gemm" in kind else "",
+        layout="nt" if "mm" in kind else "",
     )
 
 

@@ -18,7 +18,7 @@ from prestep.sim.costs.spreads import widths
 from prestep.sim.graph.kernel import Kernel
 
 PRODUCT = Kernel("gemm", (8192, 4096, 4096), "bf16", "nt")
-EXPERTS = Kernel("grouped_gemm", (16, 4096, 2048, 4096), "bf16", "nt")
+EXPERTS = Kernel("aten _grouped_mm", (16, 65536, 2048, 4096), "bf16", "nt")
 LIMIT = widths()["lent"]["fitted"]
 
 

@@ -58,7 +58,7 @@ def test_interval_holds_the_step_and_grows_with_it(one: float, other: float) -> 
 @given(TIMES)
 def test_errors_of_one_constant_count_together_and_of_two_do_not(time: float) -> None:
     """All time on one constant is less sure than the same time on two constants as good as it."""
-    other = GEMM._replace(name="bmm bf16")
+    other = GEMM._replace(name="aten bmm bf16")
     assert (
         interval({GEMM: 2 * time}, 2 * time).spread
         > interval({GEMM: time, other: time}, 2 * time).spread

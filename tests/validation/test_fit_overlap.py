@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 
 from prestep import cli
 from prestep.sim.collectives import constants
-from prestep.sim.costs.interference import BUNDLED, laid_over
+from prestep.sim.costs.interference import BUNDLED, OVERLAP, laid_over
 from prestep.sim.graph.kernel import Kernel
 from prestep.validation.fit import overlap
 from prestep.validation.formats.collective_reader import read_lines
@@ -111,6 +111,14 @@ def test_the_file_says_nothing_of_what_no_row_showed(folder: Path) -> None:
     assert set(fitted(folder)[1]) == {"overlap"}
     head = (folder / "mine.toml").read_text().splitlines()[:6]
     assert any("beside each other" in text and "held out" in text for text in head)
+
+
+def test_former_names_of_kernels_are_refused() -> None:
+    """A factor that no kernel reads would change nothing, silently."""
+    said = {"rms_norm_fwd": 2.0, "embedding_fwd": 2.0, "add": 2.0, "mul strided": 2.0}
+    (norm, lookup) = OVERLAP.mistakes("c.toml", "", {"factor": said})
+    assert (norm.key, norm.expected) == ("factor.rms_norm_fwd", '"_fused_rms_norm"')
+    assert (lookup.key, lookup.expected) == ("factor.embedding_fwd", '"embedding"')
 
 
 def test_a_run_uses_the_file(folder: Path) -> None:

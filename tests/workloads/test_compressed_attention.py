@@ -110,7 +110,7 @@ def kernels(graph: Any) -> list[Kernel]:
 
 
 #: Kernels of products.
-PRODUCTS = ("gemm", "grouped_gemm", "bmm", "sparse_attention_fwd")
+PRODUCTS = ("gemm", "aten _grouped_mm", "aten bmm", "sparse_attention_fwd")
 
 
 def forward_flops(unit: Unit, kinds: tuple[str, ...] = PRODUCTS) -> float:

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.predict import predict
+from prestep.workloads.host_costs import host_costs
 from prestep.workloads.lowered import Lowered
 from prestep.workloads.models.counts import layer_flops, total_parameters
 from prestep.workloads.models.model import load_model
+from prestep.workloads.torch.grouped_experts import product
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape
 from tests.executed import executed
 from tests.workloads.small import (
     EXPERTS,
@@ -183,10 +187,26 @@ def test_grouped_experts_are_one_product_for_each_projection(framework: str) -> 
         for how in ("loop", "grouped")
     )
     kinds = [op.kernel.kind for op in ops(grouped) if op.kernel]
-    assert kinds.count("grouped_gemm") == 9 * LAYERS
+    assert kinds.count("aten _grouped_mm") == 9 * LAYERS
     for phase in ("forward", "backward"):
         assert flops(loop, phase) == flops(grouped, phase)
     assert loop.memory[0].before == grouped.memory[0].before
+
+
+def test_products_of_experts_are_called_as_pytorch_calls_them() -> None:
+    """Four experts of 32 rows: all rows in one operand, the weights' transposed; weights' gradients come first."""
+    t = Tape(0, Shared(), host_costs("pytorch-eager"))
+    x, w = t.empty((4, 32, 64)), t.empty((4, 256, 64))
+    x.requires_grad = w.requires_grad = True
+    y = product(t, x, w)
+    t.backward(y, t.empty(y.shape))
+    made = [k for k in t.shared.kernels if isinstance(k, Kernel)]
+    assert [(k.kind, k.shape, k.layout) for k in made] == [
+        ("aten _grouped_mm", (4, 128, 256, 64), "nt"),
+        ("aten _grouped_mm", (4, 256, 64, 128), "tn"),
+        ("aten _grouped_mm", (4, 128, 64, 256), "nn"),
+    ]
+    assert {k.flops for k in made} == {2.0 * 128 * 256 * 64}
 
 
 def test_ranks_tell_each_other_how_many_rows_they_send() -> None:

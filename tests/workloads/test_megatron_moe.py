@@ -96,7 +96,7 @@ def flops(unit: Unit) -> tuple[float, float]:
         return sum(
             work(k)[0]
             for k in kernels
-            if k.kind in ("gemm", "grouped_gemm", "attention_fwd", "attention_bwd")
+            if k.kind in ("gemm", "aten _grouped_mm", "attention_fwd", "attention_bwd")
         )
 
     return of(unit.forward.uncut), of(unit.backward.uncut)

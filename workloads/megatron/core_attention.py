@@ -13,6 +13,7 @@ from prestep.workloads.exchanges.te_context import Part, Way
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.gemm import UNTRANSPOSED
 from prestep.workloads.megatron.shard import Heads, Shard
+from prestep.workloads.torch.aten_products import multiply_batch
 from prestep.workloads.torch.attention import in_window
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -201,13 +202,11 @@ def softmax(t: Tape, count: int, moved: tuple[float, ...], host: str) -> None:
 def products(
     t: Tape, n: int, rows: int, dim: int, columns: int, layouts: tuple[str, ...]
 ) -> None:
-    """Batched products of attention: ``n`` of (rows, columns) scores with ``dim`` wide heads, as one tall GEMM each."""
+    """Batched products of attention: ``n`` of (rows, columns) scores with ``dim`` wide heads."""
     shapes = {
-        "nt": (n * rows, columns, dim),
-        "nn": (n * rows, dim, columns),
-        "tn": (n * columns, dim, rows),
+        "nt": (rows, columns, dim),
+        "nn": (rows, dim, columns),
+        "tn": (columns, dim, rows),
     }
-    flops = 2.0 * n * rows * columns * dim
     for layout in layouts:
-        shape = (n, *shapes[layout])
-        t.launch(Kernel("bmm", shape, layout=layout, flops=flops))
+        multiply_batch(t, n, *shapes[layout], layout)

@@ -11,6 +11,7 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
 from prestep.workloads.megatron.gemm import Numbers, later, launch_product, quantize
 from prestep.workloads.megatron.linear import gradient_of, saved
+from prestep.workloads.torch.aten_products import multiply_group_sizes
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # Rows of an expert are computed in whole tiles: grouped GEMMs of CUTLASS and cuBLAS begin a tile for every expert.
@@ -163,8 +164,8 @@ def _tiled(rows: Sequence[int]) -> int:
 def _measured(t: Tape, rows: Sequence[int], n: int, k: int, layout: str) -> None:
     """As grouped GEMMs were measured: every expert has the mean of the rows."""
     mean = _mean(rows)
-    shape = (n, k, mean) if layout == "tn" else (mean, n, k)
     if len(rows) == 1:
+        shape = (n, k, mean) if layout == "tn" else (mean, n, k)
         launch_product(t, *shape, layout)
         return
-    t.launch(Kernel("grouped_gemm", (len(rows), *shape), "bf16", layout))
+    multiply_group_sizes(t, len(rows), len(rows) * mean, n, k, layout)

@@ -11,7 +11,7 @@ from functools import partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from prestep.workloads.operation import Argument, Operation
+from prestep.workloads.operation import Argument, Operand, Operation
 from prestep.workloads.operators.copies import RULES as COPIES
 from prestep.workloads.operators.copies import filled_then_copied
 from prestep.workloads.operators.embeddings import embedded, embedding_gradient
@@ -57,7 +57,7 @@ def _argument(value: object) -> Argument:
         return value.operand
     if isinstance(value, list | tuple):
         return tuple(map(_argument, value))
-    assert value is None or isinstance(value, int | float | str)
+    assert value is None or isinstance(value, Operand | int | float | str)
     return value
 
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from prestep.sim.graph.kernel import COUNTED_ABOVE
-from prestep.workloads.operation import Argument
-from prestep.workloads.operators.products import added, two
+from prestep.workloads.operation import Argument, Operand
+from prestep.workloads.operators.products import added, grouped, two
 from prestep.workloads.operators.tensors import view_strides
 from prestep.workloads.torch.aten import call, reshape, strides_of, view
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -20,8 +20,9 @@ def rows(t: Tape, x: Tensor) -> Tensor:
 
 
 def turned(x: Tensor) -> Tensor:
-    """``x.t()``, without history."""
-    return view(x, x.shape[::-1], strides_of(x)[::-1])
+    """``x.mT``, without history."""
+    (*ahead, m, n), (*steps, down, right) = x.shape, strides_of(x)
+    return view(x, (*ahead, n, m), (*steps, right, down))
 
 
 def multiply(
@@ -41,11 +42,41 @@ def multiply_sizes(
     _multiply(t, left, right, bias, Tensor(None, (m, n), t.itemsize))
 
 
-def _operand(t: Tape, shape: tuple[int, int], by: str) -> Tensor:
-    """A matrix without memory, whose rows ("n") or columns ("t") lie behind each other."""
+def multiply_batch(t: Tape, batch: int, m: int, n: int, k: int, layout: str) -> None:
+    """As many products as a batch has, whose memory is accounted for by the caller."""
+    left = _operand(t, (batch, m, k), layout[0])
+    right = _operand(t, (batch, k, n), layout[1])
+    y = Tensor(None, (batch, m, n), t.itemsize)
+    call(t, two, "bmm.default", (left, right), y, "")
+
+
+def multiply_groups(
+    t: Tape, left: Tensor, right: Tensor, experts: int, y: Tensor
+) -> Tensor:
+    """The product of each expert's rows, which lie behind each other, with its own matrix; without history."""
+    ends = Operand("int32", (experts,))
+    return call(t, grouped, "_grouped_mm.default", (left, right, ends), y, "")
+
+
+def multiply_group_sizes(
+    t: Tape, experts: int, rows: int, n: int, k: int, layout: str
+) -> None:
+    """Products of experts whose memory is accounted for by the caller; sizes as of `multiply_sizes`.
+
+    `rows` are those of all experts: m, or what weights' gradients ("tn") sum over.
+    """
+    summed = layout == "tn"
+    left = _operand(t, (n, rows) if summed else (rows, k), layout[0])
+    right = _operand(t, (rows, k) if summed else (experts, k, n), layout[1])
+    y = Tensor(None, (experts, n, k) if summed else (rows, n), t.itemsize)
+    multiply_groups(t, left, right, experts, y)
+
+
+def _operand(t: Tape, shape: tuple[int, ...], by: str) -> Tensor:
+    """Matrices without memory, whose rows ("n") or columns ("t") lie behind each other."""
     if by == "n":
         return Tensor(None, shape, t.itemsize)
-    return turned(Tensor(None, shape[::-1], t.itemsize))
+    return turned(Tensor(None, (*shape[:-2], shape[-1], shape[-2]), t.itemsize))
 
 
 def _multiply(

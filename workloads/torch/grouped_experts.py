@@ -13,7 +13,7 @@ from functools import partial
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch import functional as F
-from prestep.workloads.torch.aten_products import multiply_sizes
+from prestep.workloads.torch.aten_products import multiply_groups, rows, turned
 from prestep.workloads.torch.modules import Module, gated
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -61,11 +61,10 @@ def product(t: Tape, x: Tensor, w: Tensor) -> Tensor:
     """``x[e] @ w[e].T`` of every expert: saves its input, unless the weights are frozen."""
     t.cpu("linear")
     t.saves()
-    outputs = w.shape[1]
     kept = x if w.requires_grad else Tensor(None, x.shape, x.itemsize)
     layer = _Product(t, kept, w, x.requires_grad)
-    layer.launch("nt")
-    y = t.empty((*x.shape[:-1], outputs), x.itemsize)
+    y = t.empty((*x.shape[:-1], w.shape[1]), x.itemsize)
+    layer.multiply(rows(t, x), turned(w), y)
     return t.apply(y, [x, w], layer.backward)
 
 
@@ -78,40 +77,23 @@ class _Product:
     w: Tensor
     needs_x: bool
 
-    def launch(self, layout: str) -> None:
-        """The product in a layout: "nt" forward, "nn" the input's gradient, "tn" the weights'."""
-        experts, n, k = self.w.shape
-        rows = max(1, self.x.elements // k // experts)
-        sizes = {"nt": (rows, n, k), "nn": (rows, k, n), "tn": (n, k, rows)}[layout]
-        if experts == 1:
-            multiply_sizes(self.t, *sizes, layout)
-            return
-        elements = rows * (n + k) + n * k
-        kernel = Kernel(
-            "grouped_gemm",
-            (experts, *sizes),
-            "bf16",
-            layout,
-            2.0 * experts * elements,
-            2.0 * experts * rows * n * k,
-        )
-        self.t.launch(kernel)
+    def multiply(self, left: Tensor, right: Tensor, y: Tensor) -> Tensor:
+        return multiply_groups(self.t, left, right, self.w.shape[0], y)
 
     def backward(self, g: Tensor) -> list[Tensor | None]:
         """Gradients of the rows and of the weights, the weights' first as those of mm."""
-        self.t.cpu("linear_backward")
-        gw = F.later(self.t, self.w, partial(self._weight_grad, g))
+        t = self.t
+        t.cpu("linear_backward")
+        gw = F.later(t, self.w, partial(self._weight_grad, g))
         if not self.needs_x:
             return [None, gw]
-        grad = self.t.empty(self.x.shape, self.x.itemsize)
-        self.launch("nn")
-        return [grad, gw]
+        grad = t.empty(self.x.shape, self.x.itemsize)
+        return [self.multiply(rows(t, g), self.w, grad), gw]
 
     def _weight_grad(self, g: Tensor) -> Tensor:
         """`g` stays alive until it is launched."""
         grad = self.t.empty(self.w.shape, self.x.itemsize)
-        self.launch("tn")
-        return grad
+        return self.multiply(turned(rows(self.t, g)), rows(self.t, self.x), grad)
 
 
 def moved(t: Tape, x: Tensor) -> Tensor:

@@ -51,7 +51,7 @@ class AtenTables:
         product: Callable[[Kernel], float],
         roofline: Roofline,
     ) -> None:
-        """`product`: seconds of a "gemm" or a "grouped_gemm" by its tiles."""
+        """`product`: seconds of a product by its tiles."""
         self._base = Base(product, roofline)
         self._groups: dict[Group, list[AtenRow]] = {}
         for row in rows:

@@ -14,7 +14,7 @@ from prestep.sim.costs import gemm
 from prestep.sim.costs.estimators import Basis, Estimator, lent_octaves, tiles
 from prestep.sim.costs.kinds import ATTENTIONS, STREAM_PASSES, work
 from prestep.sim.errors import InputError
-from prestep.sim.graph.kernel import PREFIX, Kernel
+from prestep.sim.graph.kernel import GROUPS, PREFIX, Kernel
 
 if TYPE_CHECKING:
     from prestep.sim.costs.gpu import Gpu
@@ -33,7 +33,12 @@ class Sibling(Estimator):
     covers = "kernels without a table or tiles of the GPU's own, if its file says which GPU it is like"
 
     def answers(self, kernel: Kernel) -> bool:
-        return self.gpu.like is not None and not tiles.has_own(self.gpu, kernel)
+        like = self.gpu.like
+        if like is None or tiles.has_own(self.gpu, kernel):
+            return False
+        # How well libraries group products on one architecture says nothing of another.
+        same = like.facts.capability == self.gpu.facts.capability
+        return same or kernel.kind not in GROUPS or like.surface(kernel) is None
 
     def seconds(self, kernel: Kernel) -> float:
         gpu, like = self.gpu, self._like

@@ -5,8 +5,8 @@ from __future__ import annotations
 from prestep.sim.costs import gemm
 from prestep.sim.costs.counterparts import InModels as Reading
 from prestep.sim.costs.estimators import Basis, Estimator
-from prestep.sim.costs.kinds import work
-from prestep.sim.graph.kernel import STATED, Kernel
+from prestep.sim.costs.kinds import DTYPE_BYTES, work
+from prestep.sim.graph.kernel import BATCHES, STATED, Kernel
 
 
 class Stated(Estimator):
@@ -69,22 +69,28 @@ class InModels(Estimator):
 class Batch(Estimator):
     """A batch of products as one tall product, or without tensor cores where its rows lie badly."""
 
-    name, covers = "one tall product", "batches of products"
+    name = "one tall product"
+    covers = "batches of products on a GPU where no operations were measured"
     final = True
 
     def answers(self, kernel: Kernel) -> bool:
-        return kernel.kind == "bmm"
+        if kernel.kind not in BATCHES or len(kernel.shape) != 4:
+            return False
+        return kernel.dtype in DTYPE_BYTES and self.gpu.surface(kernel) is None
 
     def seconds(self, kernel: Kernel) -> float:
         return max(self._product(kernel), self.gpu.roofline.bound(kernel))
 
     def _product(self, kernel: Kernel) -> float:
-        product = gemm.one_product(kernel)
-        share = self.gpu.facts.unaligned_batch
-        _, shape = gemm.products(product)
-        if share and gemm.unaligned(shape, product.layout, product.dtype):
+        batch, m, n, k = kernel.shape
+        share, shape, layout = (
+            self.gpu.facts.unaligned_batch,
+            (batch * m, n, k),
+            kernel.layout[:2],
+        )
+        if share and gemm.unaligned(shape, layout, kernel.dtype):
             return work(kernel)[0] / (share * self.gpu.peak["fp32"])
-        return self.gpu.lent(product)
+        return self.gpu.lent(Kernel("gemm", shape, kernel.dtype, layout))
 
     def basis(self, kernel: Kernel) -> Basis:
         return Basis("guess", "one tall GEMM in place of a batch")

@@ -130,7 +130,7 @@ class KernelTables:
         length, spread = correction.length, correction.spread
         if kind == "gemm":
             return Kriged(rows, self.product, terms.GEMM_AXES, length, spread)
-        coefficients = self._facts.terms.get("_".join(filter(None, group[:2])))
+        coefficients = self._facts.terms.get(terms.name(*group[:2]))
         if coefficients is None:
             return None
         term, axes = terms.LINEAR[kind]

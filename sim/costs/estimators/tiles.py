@@ -30,7 +30,7 @@ class Tiles(Estimator):
         if has_own(self.gpu, kernel) and gemm.of_dtype(self.gpu.tiles, kernel.dtype):
             return Basis("fitted")
         if self.gpu.like is None:
-            grade = "guess" if kernel.kind == "grouped_gemm" else "datasheet"
+            grade = "datasheet" if kernel.kind == "gemm" else "guess"
         else:
             borne_out = (kernel.kind, kernel.dtype) in self.gpu.facts.borne_out
             grade = "fitted" if borne_out else "guess"
@@ -65,9 +65,8 @@ def has_own(gpu: Gpu, kernel: Kernel) -> bool:
     """Whether a GPU has a tile model of its own for a kernel."""
     if kernel.kind not in gemm.KINDS:
         return False
-    single = kernel.kind != "grouped_gemm"
-    fitted = single and gemm.of_dtype(gpu.tiles, kernel.dtype) is not None
-    return fitted or gpu.facts.gemm is not None
+    own = gemm.of_dtype(gpu.tiles, kernel.dtype) if kernel.kind == "gemm" else None
+    return own is not None or gpu.facts.gemm is not None
 
 
 def seconds(gpu: Gpu, kernel: Kernel) -> float:
