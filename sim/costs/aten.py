@@ -148,9 +148,8 @@ def _octaves(*sizes: float) -> tuple[float, ...]:
 
 def _attention_axes(kernel: Kernel) -> tuple[float, ...]:
     batch, heads, kv_heads, length, kv_length, dim = kernel.shape
-    lanes = 0.4 * math.log2(
-        batch * heads
-    )  # batches scale: what another one tells is worth more
+    # Batches scale: what another one tells is worth more.
+    lanes = 0.4 * math.log2(batch * heads)
     apart = UNTUNED * ("mask" in kernel.layout and 128 < dim <= 192)
     grouped = 0.3 * (heads != kv_heads)
     return lanes, *_octaves(length, kv_length, dim), grouped, apart

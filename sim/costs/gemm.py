@@ -29,16 +29,8 @@ TILES = (
     (64, 32),
 )
 
-SPLITS = (
-    1,
-    2,
-    4,
-    8,
-    16,
-    32,
-    64,
-    128,
-)  # ways to split k: a weight's gradient of a million rows needs many
+# Ways to split k: a weight's gradient of a million rows needs many.
+SPLITS = tuple(2**n for n in range(8))
 
 
 @dataclass(frozen=True)
@@ -148,5 +140,4 @@ def unaligned(shape: tuple[int, int, int], layout: str, dtype: str) -> bool:
     """Whether a leading dimension of an operand is no multiple of 16 bytes."""
     m, n, k = shape
     step = {"fp8": 16, "fp8_block": 16, "mxfp8": 16, "nvfp4": 32}.get(dtype, 8)
-    ends = (m, n) if layout.startswith("tn") else (n, k)
-    return any(size % step for size in ends)
+    return any(size % step for size in ((m, n) if layout[:2] == "tn" else (n, k)))

@@ -25,9 +25,8 @@ from prestep.sim.costs.kinds import work
 from prestep.sim.errors import Mistake
 from prestep.sim.graph.kernel import Kernel
 
-TILE = (
-    256 * 128
-)  # elements of the output tile of cuBLAS's large Hopper kernels (nvjet 256x128, 128x256)
+# Elements of the output tile of cuBLAS's large Hopper kernels (nvjet 256x128, 128x256).
+TILE = 256 * 128
 SMALLEST_TILE = 64 * 128  # small products are cut finer, so that they too fill the GPU
 STATIC = 1.9  # two rounds instead of one, a little less than twice: measured 1.75 to 2.07 over 16 shapes
 ROUNDS = 3  # products of up to so many tiles per SM: 2.1 took 1.87 times as long (traces of 13B), 3.9 took 1.42 times
@@ -126,8 +125,6 @@ def model_kernel(kernel: Kernel) -> Kernel:
     """An operation of PyTorch by the name that kernels of models have."""
     # FlashAttention leaves as much to others as cuDNN's does.
     kind = kind_in_models(kernel).removeprefix("flash2_")
-    if kind == "gemm" and len(kernel.shape) != 3:
-        return kernel
     return kernel if kind == kernel.kind else replace(kernel, kind=kind)
 
 
@@ -150,11 +147,10 @@ class _Factors(schema.Named):
     def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
         yield from super().mistakes(where, key, value)
         for name in value if isinstance(value, Mapping) else ():
-            kind, _, layout = name.partition(" ")
-            if now := _table()["renamed"].get(kind):
-                expected = f'"{now} {layout}"'.replace(' "', '"')
+            if now := _table()["renamed"].get(name.partition(" ")[0]):
                 hint = "kernels are named as PyTorch's operations are"
-                yield Mistake(where, f"{key}.{name}", "a former name", expected, hint)
+                found, expected = "a former name", f'"{now}"'
+                yield Mistake(where, f"{key}.{name}", found, expected, hint)
 
 
 #: A machine's table [overlap] in a file of NCCL's constants.

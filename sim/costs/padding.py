@@ -34,7 +34,7 @@ LARGEST = 2**40
 AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(STREAM_PASSES, (0,)),
     "gemm": (0, 1, 2),
-    **dict.fromkeys(GROUPS, (0, 1, 2, 3)),
+    **dict.fromkeys(GROUPS, (1, 2, 3)),
     **dict.fromkeys(("attention_fwd", "attention_bwd"), (0, 3)),
 }
 
@@ -48,9 +48,8 @@ def axes(kernel: Kernel) -> tuple[int, ...]:
     (0, 1, 2)
     """
     if "batch_norm" in kernel.kind or kernel.kind.startswith(BY_INDEX):
-        return (
-            0,
-        )  # more channels are more blocks of threads, and a row's width chooses the kernel
+        # More channels are more blocks of threads, and a row's width chooses the kernel.
+        return (0,)
     if kernel.kind.startswith(PREFIX) and kernel.kind not in AXES:
         simple = len(kernel.shape) <= 2 or kernel.kind.removeprefix(PREFIX) == "mm"
         return tuple(range(len(kernel.shape))) if simple else ()
@@ -113,19 +112,12 @@ def least(
 def _larger(kernel: Kernel, axis: int) -> Iterator[Kernel]:
     """The kernel with a size filled up, step by step; what it says of its own work grows in proportion."""
     size = kernel.shape[axis]
-    rows = None
-    if kernel.kind in GROUPS:
-        # Weights do not grow with rows; more experts have as many rows each, which lie behind each other.
+    if kernel.kind in GROUPS:  # weights do not grow with rows
         kernel = replace(kernel, bytes=0.0, flops=0.0)
-        stacked = 3 if kernel.layout.startswith("t") else 1
-        rows = stacked if axis == 0 else None
     product = kernel.kind in gemm.KINDS or kernel.kind == PREFIX + "mm"
     for grown in sizes_above(size, PRODUCT_STEPS if product else OTHER_STEPS):
         shape = (*kernel.shape[:axis], grown, *kernel.shape[axis + 1 :])
         times = grown / size
-        if rows is not None:
-            each = kernel.shape[rows] * grown // size
-            shape = (*shape[:rows], each, *shape[rows + 1 :])
         yield replace(
             kernel, shape=shape, bytes=kernel.bytes * times, flops=kernel.flops * times
         )

@@ -47,16 +47,14 @@ ALIASES = BORROWED | {
 def _attention(kernel: Kernel) -> tuple[float, ...]:
     batch, heads, kv_heads, seq, dim = kernel.shape
     lanes = float(batch * heads * seq)
-    shared = (
-        lanes * dim if heads != kv_heads else 0.0
-    )  # grouped-query backward reduces the heads of a group
+    # Backward of grouped queries adds up the heads of a group.
+    shared = lanes * dim if heads != kv_heads else 0.0
     return 1.0, lanes * seq * dim, lanes * seq, lanes * dim, shared
 
 
 def _grouped(kernel: Kernel) -> tuple[float, ...]:
-    flops, size = work(
-        kernel
-    )  # products one after the other on a few streams: starts, weights and arithmetic add up
+    # Products one after the other on a few streams: starts, weights and arithmetic add up.
+    flops, size = work(kernel)
     return float(kernel.shape[0]), flops, size
 
 
@@ -69,13 +67,9 @@ def _attention_axes(kernel: Kernel) -> tuple[float, ...]:
     return *_log(batch * heads, seq, dim), 0.3 * (heads != kv_heads)
 
 
-def _group_axes(kernel: Kernel) -> tuple[float, ...]:
+def _product_axes(kernel: Kernel) -> tuple[float, ...]:
     count, shape = gemm.products(kernel)
     return _log(count, *shape)
-
-
-def _shape_axes(kernel: Kernel) -> tuple[float, ...]:
-    return _log(*kernel.shape)
 
 
 Group = tuple[str, str, str]
@@ -84,10 +78,10 @@ Terms = Callable[[Kernel], tuple[float, ...]]
 # kind -> (terms, axes); "gemm" has its own base (gemm.py), streams are curves.
 LINEAR: dict[str, tuple[Terms, Terms]] = {
     **dict.fromkeys(("attention_fwd", "attention_bwd"), (_attention, _attention_axes)),
-    "aten _grouped_mm": (_grouped, _group_axes),
+    "aten _grouped_mm": (_grouped, _product_axes),
 }
 
-GEMM_AXES: Terms = _shape_axes
+GEMM_AXES: Terms = _product_axes
 
 
 def name(kind: str, layout: str = "") -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from prestep.sim.graph.kernel import COUNTED_ABOVE, Kernel
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
 from prestep.workloads.memory.account import Storage
+from prestep.workloads.torch.aten_products import multiply_narrow
 from prestep.workloads.torch.tape import Tape, Tensor
 
 
@@ -191,10 +192,7 @@ def gemm(
     # Row scales are applied in fp32, as those of blocks are.
     by_rows = o.scaling == "rowwise" and o.products == "fp8"
     dtype = "fp8_block" if by_rows else o.products
-    moved = float(m * k + n * k + 2 * m * n)
-    flops = 2.0 * m * n * k
-    shape = (m, n, k)
-    t.launch(Kernel("gemm", shape, dtype, "nt", moved, flops, reserved))
+    multiply_narrow(t, m, n, k, dtype, reserved)
 
 
 def launch_product(

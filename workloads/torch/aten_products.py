@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prestep.sim.graph.kernel import COUNTED_ABOVE
+from prestep.sim.graph.kernel import COUNTED_ABOVE, Kernel
 from prestep.workloads.operation import Argument, Operand
 from prestep.workloads.operators.products import added, grouped, two
 from prestep.workloads.operators.tensors import view_strides
@@ -42,12 +42,19 @@ def multiply_sizes(
     _multiply(t, left, right, bias, Tensor(None, (m, n), t.itemsize))
 
 
+def multiply_narrow(
+    t: Tape, m: int, n: int, k: int, dtype: str, reserved: int = 0
+) -> None:
+    """A product of operands that were quantized, and so lie in rows; `reserved`: SMs that it leaves to others."""
+    moved, flops = float(m * k + n * k + 2 * m * n), 2.0 * m * n * k
+    t.launch(Kernel("gemm", (m, n, k), dtype, "nt", moved, flops, reserved))
+
+
 def multiply_batch(t: Tape, batch: int, m: int, n: int, k: int, layout: str) -> None:
     """As many products as a batch has, whose memory is accounted for by the caller."""
-    left = _operand(t, (batch, m, k), layout[0])
-    right = _operand(t, (batch, k, n), layout[1])
+    sizes = ((batch, m, k), layout[0]), ((batch, k, n), layout[1])
     y = Tensor(None, (batch, m, n), t.itemsize)
-    call(t, two, "bmm.default", (left, right), y, "")
+    call(t, two, "bmm.default", [_operand(t, *each) for each in sizes], y, "")
 
 
 def multiply_groups(

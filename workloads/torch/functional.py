@@ -64,7 +64,7 @@ def product(
     t.saves()
     if dtype:
         quantize(t, dtype, x.elements, w.elements)
-        launch_quantized(t, x.elements // k, out_features, k, dtype)
+        products.multiply_narrow(t, x.elements // k, out_features, k, dtype)
         y = t.empty((*x.shape[:-1], out_features), x.itemsize)
     else:
         whole = _whole(t, w)
@@ -112,7 +112,9 @@ class _Linear:
         t, (out_features, k) = self.t, self.w.shape
         if self.dtype:
             grad = t.empty(self.w.shape, self.x.itemsize)
-            launch_quantized(t, out_features, k, self.x.elements // k, self.dtype)
+            products.multiply_narrow(
+                t, out_features, k, self.x.elements // k, self.dtype
+            )
         else:
             of_output = products.turned(products.rows(t, g))
             grad = products.multiply(t, of_output, products.rows(t, self.x))
@@ -125,7 +127,9 @@ class _Linear:
         whole = _whole(t, self.w)
         if self.dtype:
             grad = t.empty(self.x.shape, self.x.itemsize)
-            launch_quantized(t, self.x.elements // k, k, out_features, self.dtype)
+            products.multiply_narrow(
+                t, self.x.elements // k, k, out_features, self.dtype
+            )
             return grad
         grad = products.multiply(t, products.rows(t, g), whole or self.w)
         return grad.view(*self.x.shape)
@@ -161,12 +165,6 @@ def quantize(t: Tape, dtype: str, *elements: int) -> None:
     for n in elements if dtype else ():
         t.cpu("quantize")
         launch_elementwise(t, "fused", n, 4.0 * n)
-
-
-def launch_quantized(t: Tape, m: int, n: int, k: int, dtype: str) -> None:
-    """A product of operands that were quantized, and so lie in rows; its result has 16 bits."""
-    moved = 1.0 * (m * k + n * k) + 2.0 * m * n
-    t.launch(Kernel("gemm", (m, n, k), dtype, "nt", moved, 2.0 * m * n * k))
 
 
 def launch_elementwise(t: Tape, kind: str, elements: int, moved: float) -> None:

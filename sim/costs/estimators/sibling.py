@@ -33,12 +33,11 @@ class Sibling(Estimator):
     covers = "kernels without a table or tiles of the GPU's own, if its file says which GPU it is like"
 
     def answers(self, kernel: Kernel) -> bool:
-        like = self.gpu.like
-        if like is None or tiles.has_own(self.gpu, kernel):
-            return False
+        gpu, like = self.gpu, self._like
         # How well libraries group products on one architecture says nothing of another.
-        same = like.facts.capability == self.gpu.facts.capability
-        return same or kernel.kind not in GROUPS or like.surface(kernel) is None
+        other = like.facts.capability != gpu.facts.capability
+        measured = kernel.kind in GROUPS and like.surface(kernel) is not None
+        return not (tiles.has_own(gpu, kernel) or (other and measured))
 
     def seconds(self, kernel: Kernel) -> float:
         gpu, like = self.gpu, self._like

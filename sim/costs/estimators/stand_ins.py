@@ -79,18 +79,14 @@ class Batch(Estimator):
         return kernel.dtype in DTYPE_BYTES and self.gpu.surface(kernel) is None
 
     def seconds(self, kernel: Kernel) -> float:
-        return max(self._product(kernel), self.gpu.roofline.bound(kernel))
-
-    def _product(self, kernel: Kernel) -> float:
         batch, m, n, k = kernel.shape
-        share, shape, layout = (
-            self.gpu.facts.unaligned_batch,
-            (batch * m, n, k),
-            kernel.layout[:2],
-        )
+        shape, layout = (batch * m, n, k), kernel.layout[:2]
+        share = self.gpu.facts.unaligned_batch
         if share and gemm.unaligned(shape, layout, kernel.dtype):
-            return work(kernel)[0] / (share * self.gpu.peak["fp32"])
-        return self.gpu.lent(Kernel("gemm", shape, kernel.dtype, layout))
+            time = work(kernel)[0] / (share * self.gpu.peak["fp32"])
+        else:
+            time = self.gpu.lent(Kernel("gemm", shape, kernel.dtype, layout))
+        return max(time, self.gpu.roofline.bound(kernel))
 
     def basis(self, kernel: Kernel) -> Basis:
         return Basis("guess", "one tall GEMM in place of a batch")
