@@ -113,3 +113,32 @@ def test_the_fuser_of_recipes_is_of_dense_layers(model: str, tmp_path: Path) -> 
     assert made.megatron.moe_router_fusion
     lost = any("grouped kernel" in note for note in made.notes)
     assert lost == ("Llama" not in model)
+
+
+def test_fused_experts_of_recipes_are_read_as_those_of_scripts(tmp_path: Path) -> None:
+    """Megatron-Bridge's recipes of MXFP8: what MLPerf's scripts of the same model are taken to do is done here too.
+
+    Transformer Engine's variable makes the fuser's experts one grouped kernel; delayed gradients of weights, buffers
+    of a rank's experts and pages for activations are assumed to cost nothing, and the reader is told so.
+    """
+    path = tmp_path / "bridge.py"
+    variable = "NVTE_CUTEDSL_FUSED_GROUPED_MLP"
+    lines = (
+        f"cfg.model.{FUSER} = True",
+        f'cfg.env_vars = {{"{variable}": 1, "NVTE_BWD_LAYERNORM_SM_MARGIN": 20}}',
+        "cfg.comm_overlap.delay_wgrad_compute = True",
+        "cfg.model.moe_expert_rank_capacity_factor = 1.5",
+        "cfg.model.moe_paged_stash = True",
+    )
+    text = EXAMPLES["megatron_bridge"].text.replace("Meta-Llama-3-8B", "Mixtral-8x7B")
+    more = "".join(f"    {line}\n" for line in lines)
+    path.write_text(text.replace("    return cfg", f"{more}    return cfg"))
+    made = load_scenario(path, (CLUSTER,))
+    assert made.megatron.moe_fused_mlp
+    assert not made.megatron.use_transformer_engine_op_fuser
+    for name in ("delay_wgrad_compute", "capacity_factor", "paged_stash"):
+        assert any(name in note for note in made.notes), name
+    # Without the variable the fuser's experts have no such kernel.
+    path.write_text(path.read_text().replace(f'"{variable}": 1', f'"{variable}": 0'))
+    with pytest.raises(InputError, match="grouped kernel"):
+        load_scenario(path, (CLUSTER,))
