@@ -5,7 +5,9 @@ Run it from the repository's root after a change of either page. Pictures have f
 
 from __future__ import annotations
 
+import shlex
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
@@ -63,6 +65,18 @@ def shot(address: str, wide: int, high: int) -> Image.Image:
         )
 
 
+def answer() -> Image.Image:
+    """The page that the README's first command writes."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    block = text.partition("<!-- printed: begin -->")[2].partition("```sh")[2]
+    _, *arguments = shlex.split(block.partition("```")[0].replace("\\\n", " "))
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder) / arguments[-1]
+        command = (sys.executable, "-m", "prestep", *arguments[:-1], str(page))
+        subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+        return shot(f"file://{page}", 1240, 1200)
+
+
 def report() -> Image.Image:
     """The top of a report, a pointer over a span."""
     page = html.render(predict(load_scenario(PIPELINE, ())))
@@ -98,6 +112,7 @@ def moves(positions: Sequence[int]) -> list[Image.Image]:
 
 def main() -> None:
     folder = ROOT / "docs"
+    answer().save(folder / "answer.png", optimize=True)
     report().save(folder / "report.png", optimize=True)
     frames = moves([4, 3, 2, 1, 3, 6, 8])
     frames[3].save(folder / "explore.png", optimize=True)

@@ -13,17 +13,18 @@ from prestep.validation.doctor import logs, training
 from prestep.validation.doctor.logs import Run
 from prestep.validation.doctor.sweep import RECORDED
 from prestep.validation.doctor.training import Speed, Step
-from prestep.validation.formats import nccl_log, nccl_tests
+from prestep.validation.formats import nccl_log, nccl_tests, recorded_collectives
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.nccl_tests_run import without_prefix
+from prestep.validation.formats.recorded_collectives import Recorded
 from prestep.validation.formats.records import text_of
 from prestep.workloads import traces
 from prestep.workloads.traces.collectives import SYNCHRONISING
 from prestep.workloads.traces.replay import Job, assemble
 
 KINDS = (
-    "a log of nccl-tests (text or -J), NCCL_DEBUG lines, a training log, a trace, or the scenario or recipe of a "
-    "training log"
+    "a log of nccl-tests (text or -J), NCCL_DEBUG lines, a training log, a trace, JSON lines of NCCL's inspector, a "
+    "dump of PyTorch's flight recorder, or the scenario or recipe of a training log"
 )
 #: What a scenario or a recipe ends in.
 SCENARIOS = (".toml", ".yaml", ".yml", ".sh", ".json", ".py")
@@ -32,20 +33,21 @@ _TRACE = re.compile(r'"(traceEvents|schemaVersion|deviceProperties)"')
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that was measured: rows and lines of logs, the job of a trace, and training steps."""
+    """Everything that was measured: rows and lines of logs, collectives that jobs recorded, and training steps."""
 
     run: Run
     steps: tuple[Step, ...] = ()
-    job: Job | None = None
+    recorded: tuple[Recorded, ...] = ()
 
     def with_rows(self, each: int) -> Evidence:
-        """With the collectives of the trace as rows, on hosts of so many GPUs."""
-        if self.job is None:
+        """With the recorded collectives as rows, on hosts of so many GPUs."""
+        if not self.recorded:
             return self
-        made = tuple(_rows(self.job, each))
-        hosts = max(self.run.hosts, -(-self.job.world // each))
-        ranks = max(self.run.ranks, self.job.world)
-        rows = (*self.run.rows, *made)
+        world = 1 + max(max(one.ranks) for one in self.recorded)
+        nodes = max(one.hosts for one in self.recorded)
+        hosts = max(self.run.hosts, nodes, -(-world // each))
+        rows = (*self.run.rows, *_rows(self.recorded, each))
+        ranks = max(self.run.ranks, world)
         return replace(self, run=replace(self.run, rows=rows, ranks=ranks, hosts=hosts))
 
 
@@ -72,10 +74,14 @@ def read(paths: Sequence[Path], op: str = "", hosts: int | None = None) -> Evide
     found = kinds.get("log", [])
     recorded = kinds.get("trace", [])
     job = assemble(traces.read(recorded)) if recorded else None
+    collectives = [*_met(job)] if job else []
+    for path in kinds.get("recorded", []):
+        collectives += recorded_collectives.read(path)
     version = (job.nccl if job else "") or Nccl.version
     none = Run((), hosts=hosts or 0, version=version)
     run = logs.read(found, op, hosts) if found else none
-    return Evidence(run, tuple(Step(speed, scenarios[0]) for speed in speeds), job)
+    steps = tuple(Step(speed, scenarios[0]) for speed in speeds)
+    return Evidence(run, steps, tuple(collectives))
 
 
 def _speed(path: Path) -> Speed:
@@ -97,6 +103,8 @@ def _kind(path: Path) -> str:
     """What a file is: log, trace, training or scenario."""
     if path.is_dir() or path.suffix in (".gz", ".parquet", ".et"):
         return "trace"
+    if recorded_collectives.is_recorded(_head(path)):
+        return "recorded"
     text = text_of(path, KINDS)
     plain = without_prefix(text)
     if nccl_tests.is_log(text) or nccl_log.is_log(plain):
@@ -111,17 +119,32 @@ def _kind(path: Path) -> str:
     raise InputError.of(path.name, "", repr(start), KINDS)
 
 
-def _rows(job: Job, each: int) -> Iterator[Row]:
-    """The shortest time of every collective of a trace: longer ones waited, or shared links with kernels."""
-    best: dict[tuple[str, int, tuple[int, ...]], float] = {}
+def _head(path: Path) -> bytes:
+    """The beginning of a file; nothing of one that cannot be read, which is said later."""
+    try:
+        with path.open("rb") as file:
+            return file.read(recorded_collectives.HEAD)
+    except OSError:
+        return b""
+
+
+def _met(job: Job) -> Iterator[Recorded]:
+    """The collectives of a trace."""
     for meeting in job.meetings:
-        if meeting.op not in SYNCHRONISING or len(meeting.ranks) < 2:
-            continue
-        if meeting.size > 0 and meeting.duration > 0:
-            key = meeting.op, int(meeting.size), tuple(sorted(meeting.ranks))
-            best[key] = min(best.get(key, meeting.duration), meeting.duration)
-    for (op, size, ranks), time in best.items():
-        hosts = len({rank // each for rank in ranks})
+        if meeting.op in SYNCHRONISING and len(meeting.ranks) > 1:
+            ranks = tuple(sorted(meeting.ranks))
+            yield Recorded(meeting.op, int(meeting.size), ranks, 0, meeting.duration)
+
+
+def _rows(recorded: Sequence[Recorded], each: int) -> Iterator[Row]:
+    """The shortest time of every collective: longer ones waited, or shared links with kernels."""
+    best: dict[tuple[str, int, tuple[int, ...], int], float] = {}
+    for op, size, ranks, nodes, time in recorded:
+        if size > 0 and time > 0:
+            hosts = nodes or len({rank // each for rank in ranks})
+            key = op, size, ranks, hosts
+            best[key] = min(best.get(key, time), time)
+    for (op, size, ranks, hosts), time in best.items():
         row = Row(RECORDED, op, len(ranks), size, time, time, where="trace")
         several = hosts if hosts > 1 else None
         yield replace(row, hosts=several, per_host=-(-len(ranks) // hosts))
