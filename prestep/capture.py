@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import os
 import runpy
 import sys
@@ -145,15 +146,13 @@ def predicted(
             stop=True,
             quiet=True,
         )
-        result = api.simulate(
-            str(recording), {"cluster.name": cluster} if cluster else {}
-        )
+        result = api.simulate(str(recording), cluster=cluster)
     rank, peak = max(result.peak_memory.items(), key=lambda each: each[1].total)
-    sample = result.scenario.get("sample")
-    speed = {f"{sample}_per_s_per_gpu": _short(result.tokens_per_second_per_gpu)}
+    sample, rate = result.scenario.get("sample"), result.tokens_per_second_per_gpu
+    counted = sample and math.isfinite(rate)  # a program may say nothing of samples
     return {
         "step_s": _short(result.step_time),
-        **(speed if sample else {}),
+        **({f"{sample}_per_s_per_gpu": _short(rate)} if counted else {}),
         "peak_gib": _short(peak.total / GIB),
         "room_gib": _short((result.memory_capacity or 0.0) / GIB),
         "peak_rank": rank,

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -28,8 +30,8 @@ def test_a_job_is_predicted_where_its_launcher_would_train_it(
     script, saved = tmp_path / "train.py", tmp_path / "figures.json"
     script.write_text("print(1)")
     monkeypatch.setattr(job, "captured", lambda command, out, **_: out.write_bytes(b""))
-    result = job.api.simulate("mlp-ddp4")
-    monkeypatch.setattr(job.api, "simulate", lambda *_: result)
+    result = replace(job.api.simulate("mlp-ddp4"), tokens_per_second_per_gpu=math.nan)
+    monkeypatch.setattr(job.api, "simulate", lambda *_, **__: result)
     for name, value in {"PRESTEP": "1", "RANK": "0", "WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     saved.write_text(json.dumps({"step_s": result.step_time * factor}))
@@ -38,6 +40,7 @@ def test_a_job_is_predicted_where_its_launcher_would_train_it(
     assert job.main() == code
     printed = capfd.readouterr()
     figures = ast.literal_eval(printed.out)
+    assert all(math.isfinite(value) for value in figures.values())
     assert figures["prestep_world"] == 4 and "prestep_peak_gib" in figures
     assert reason in printed.err
     monkeypatch.setenv("RANK", "1")

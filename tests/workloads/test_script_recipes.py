@@ -6,13 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from prestep import cli
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.openers import tables_of, unchanged
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies import load_cluster
 
+ROOT = Path(cli.__file__).parent
 SIZES = "--num-layers 4 --hidden-size 1024 --num-attention-heads 16 --seq-length 512 --max-position-embeddings 512"
 BATCH = "--micro-batch-size 1 --global-batch-size 16 --bf16"
 
@@ -116,3 +119,16 @@ def test_larger_chunks_hold_more_of_a_message_until_the_buffer_is_full() -> None
 
     assert buffered(None) == buffered(1 << 17) < buffered(1 << 18)
     assert buffered(1 << 19) == buffered(1 << 21)
+
+
+def test_the_last_place_of_a_recipe_counts() -> None:
+    """A cluster's name takes the place of its file, and the other way round; what-ifs keep the first."""
+    script = ROOT / "examples" / "pretrain_llama3_70b.sh"
+    file = f"cluster.file={ROOT / 'examples' / 'clusters' / 'hall.toml'}"
+    name, hosts = "cluster.name=dgx-b200-superpod", "cluster.hosts=32"
+    by_name = load_scenario(script, (file, name, hosts)).cluster
+    by_file = load_scenario(script, (name, file, hosts)).cluster
+    assert by_name == load_scenario(script, (name, hosts)).cluster
+    assert by_file == load_scenario(script, (file, hosts)).cluster
+    assert by_name != by_file
+    assert unchanged(tables_of(script), (file, name, hosts)) == (file, hosts)

@@ -11,12 +11,13 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
 from prestep.validation.doctor import logs, training
 from prestep.validation.doctor.logs import Run
+from prestep.validation.doctor.recorded import HEAD, Recorded, is_recorded
+from prestep.validation.doctor.recorded import read as read_recorded
 from prestep.validation.doctor.sweep import RECORDED
 from prestep.validation.doctor.training import Speed, Step
-from prestep.validation.formats import nccl_log, nccl_tests, recorded_collectives
+from prestep.validation.formats import nccl_log, nccl_tests
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.nccl_tests_run import without_prefix
-from prestep.validation.formats.recorded_collectives import Recorded
 from prestep.validation.formats.records import text_of
 from prestep.workloads import traces
 from prestep.workloads.traces.collectives import SYNCHRONISING
@@ -76,7 +77,7 @@ def read(paths: Sequence[Path], op: str = "", hosts: int | None = None) -> Evide
     job = assemble(traces.read(recorded)) if recorded else None
     collectives = [*_met(job)] if job else []
     for path in kinds.get("recorded", []):
-        collectives += recorded_collectives.read(path)
+        collectives += read_recorded(path)
     version = (job.nccl if job else "") or Nccl.version
     none = Run((), hosts=hosts or 0, version=version)
     run = logs.read(found, op, hosts) if found else none
@@ -103,7 +104,7 @@ def _kind(path: Path) -> str:
     """What a file is: log, trace, training or scenario."""
     if path.is_dir() or path.suffix in (".gz", ".parquet", ".et"):
         return "trace"
-    if recorded_collectives.is_recorded(_head(path)):
+    if is_recorded(_head(path)):
         return "recorded"
     text = text_of(path, KINDS)
     plain = without_prefix(text)
@@ -123,7 +124,7 @@ def _head(path: Path) -> bytes:
     """The beginning of a file; nothing of one that cannot be read, which is said later."""
     try:
         with path.open("rb") as file:
-            return file.read(recorded_collectives.HEAD)
+            return file.read(HEAD)
     except OSError:
         return b""
 

@@ -47,6 +47,8 @@ OPTIONS = {
 TABLE = "recipe"
 OPTION, WITH = "recipe.", "recipe.with"
 FUNCTION, LENIENT = "recipe.function", "recipe.lenient"
+#: Keys that say which cluster it is.
+PLACES = ("cluster.name", "cluster.file")
 #: GPUs and number formats whose products need no transposed operands.
 BLACKWELL, QUANTIZED = re.compile(r"g?b[1-3]00"), ("fp8", "nvfp4")
 
@@ -82,7 +84,7 @@ def completed(
     others = tuple(item for item in overrides if item not in own)
     beside, lenient, function = _told(own, path)
     recipe = _read(replace(tables[TABLE], part=function), beside)
-    said = {_key(item): _value(item) for item in others}
+    said = _last(others)
     mistakes = [*recipe.mistakes, *(() if lenient else recipe.missed(said))]
     mistakes += [one for key, one in recipe.lacking.items() if not _says(said, key)]
     made = _without_model(recipe.tables()) if _names_model(said) else recipe.tables()
@@ -94,12 +96,23 @@ def completed(
     return Placed(placed, left, tuple(notes), recipe=recipe)
 
 
+def _last(overrides: Sequence[str]) -> dict[str, str]:
+    """The last value of each key; a cluster's name takes the place of its file, and the other way round."""
+    said: dict[str, str] = {}
+    for item in overrides:
+        if _key(item) in PLACES:
+            said = {key: value for key, value in said.items() if key not in PLACES}
+        said[_key(item)] = _value(item)
+    return said
+
+
 def _used(override: str) -> bool:
     """Whether a change says where the job runs, which the tables have by now; a wrong number is told of later."""
     key = _key(override)
     counts = key in ("cluster.hosts", "cluster.gpus")
-    named = key in ("cluster.name", "cluster.file")
-    return named or (counts and _number({key: _value(override)}, key) is not None)
+    return key in PLACES or (
+        counts and _number({key: _value(override)}, key) is not None
+    )
 
 
 def unchanged(tables: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str, ...]:
@@ -112,8 +125,9 @@ def unchanged(tables: Mapping[str, Any], overrides: Sequence[str]) -> tuple[str,
 
     places: dict[str, str] = {}  # the first of each key: a second is a change
     for item in overrides:
-        if belongs(_key(item)):
-            places.setdefault(item if _key(item) == WITH else _key(item), item)
+        if belongs(key := _key(item)):
+            one = PLACES[0] if key in PLACES else item if key == WITH else key
+            places.setdefault(one, item)
     return tuple(places.values())
 
 
@@ -193,12 +207,11 @@ def _placed(
 
 def _place(own: Mapping[str, Any], said: Mapping[str, str]) -> dict[str, Any]:
     """The recipe's [cluster], or the one of the command line."""
-    stated = dict(own)
-    for key in ("name", "file"):
-        if f"cluster.{key}" in said:
-            stated.pop("name", None)
-            stated[key] = said[f"cluster.{key}"]
-    return stated
+    told = {
+        key.partition(".")[2]: value for key, value in said.items() if key in PLACES
+    }
+    kept = {k: value for k, value in own.items() if f"cluster.{k}" not in PLACES}
+    return kept | told if told else dict(own)
 
 
 def _cluster_of(stated: Mapping[str, Any], recipe: Recipe, folder: Path) -> str:

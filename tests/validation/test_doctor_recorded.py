@@ -13,9 +13,8 @@ from click.testing import CliRunner
 
 from prestep import cli
 from prestep.sim.errors import InputError
-from prestep.validation.doctor import evidence
-from prestep.validation.formats import recorded_collectives
-from prestep.validation.formats.recorded_collectives import read
+from prestep.validation.doctor import evidence, recorded
+from prestep.validation.doctor.recorded import read
 
 #: Operation, bytes, us and algbw (GB/s): the two records in NCCL's ext-profiler/inspector/README.md, of 8 ranks.
 DOCUMENTED = [
@@ -90,7 +89,7 @@ def test_a_pickle_runs_no_code(tmp_path: Path) -> None:
 
     path = tmp_path / "dump"
     path.write_bytes(pickle.dumps(dump(1.0) | {"profiling_name": Harmful()}))
-    assert recorded_collectives.is_recorded(path.read_bytes())
+    assert recorded.is_recorded(path.read_bytes())
     with pytest.raises(InputError, match="names code"):
         read(path)
     assert not (tmp_path / "made").exists()
