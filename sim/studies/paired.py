@@ -69,17 +69,18 @@ class Side:
         return step_time(off, execute(off)) * factors.get((RUN, "measured"), 1.0)
 
 
-def interval_of(base: Side, changed: Side) -> dict[str, Any] | None:
+def interval_of(base: Side, changed: Side, again: bool) -> dict[str, Any] | None:
     """Interval of the difference of two steps, s; None where a step has none.
 
-    Linearised (`prestep.sim.analysis.uncertainty.difference`) where a step is too large to simulate again, or waits
-    for data.
+    Linearised (`prestep.sim.analysis.uncertainty.difference`) where steps are not to be simulated again, or a step is
+    too large for that or waits for data.
     """
     one, other = base.result.uncertainty, changed.result.uncertainty
     if one is None or other is None:
         return None
     sides = (base, changed)
-    if not all(side.is_small and not side.result.delayed for side in sides):
+    steady = all(side.is_small and not side.result.delayed for side in sides)
+    if not (again and steady):
         return difference(one.to_dict(), other.to_dict())
     tried = _Pair(base, changed).tried()
     low, high = min(tried), max(tried)

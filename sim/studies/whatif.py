@@ -53,17 +53,17 @@ def beside(
     base: tuple[Scenario, Side],
     changed: tuple[Scenario, Side],
     overrides: Sequence[str] = (),
-    interval: bool = True,
+    again: bool = True,
 ) -> Table:
-    """Two predicted steps, each with its scenario, as `compared` has them; without the difference's interval if asked.
+    """Two predicted steps, each with its scenario, as `compared` has them.
 
-    The interval simulates small steps many times again.
+    The difference's interval simulates small steps many times `again`, or else is linearised.
     """
     (scenario, one), (changed_scenario, other) = base, changed
     table = compare(one.result.to_dict(), other.result.to_dict())
     return {
         **table,
-        "difference_interval": interval_of(one, other) if interval else None,
+        "difference_interval": interval_of(one, other, again),
         "changed_kinds": changed_kinds(one.result, overrides),
         "same_operations": _operations(scenario) == _operations(changed_scenario),
         "communication_alone": {

@@ -180,6 +180,19 @@ def test_a_what_if_has_the_interval_of_its_difference() -> None:
     assert found["low"] < made["difference"] < found["high"] < 0
 
 
+def test_each_of_several_what_ifs_has_the_interval_of_its_difference() -> None:
+    """Faster links save time for sure, and links as fast as they are change nothing for sure."""
+    changes = ("nvlink.bandwidth=2x", "nvlink.bandwidth=1x")
+    against = (word for change in changes for word in ("--against", change))
+    made = of("whatif", "llama1b-ddp4", *against)
+    faster, same = made["variants"]  # type: ignore[misc]
+    found, nothing = (
+        each["comparison"]["difference_interval"] for each in (faster, same)
+    )
+    assert found["low"] < faster["comparison"]["difference"] < found["high"] < 0
+    assert nothing["low"] == nothing["high"] == 0
+
+
 def test_another_gpu_is_less_sure(plain: dict[str, object]) -> None:
     """A GPU whose times are another's scaled, on a host that nobody measured, has a wider interval and guesses."""
     other = of("run", "--set", "cluster.name=gh200-quad", "--set", "cluster.gpus=4")
