@@ -223,6 +223,14 @@ def test_common_operations_cost_something(name: str) -> None:
         assert 0.0 < seconds(gpu, operation) < 1.0, operation.name
 
 
+def test_what_is_written_in_place_of_a_result_is_not_read() -> None:
+    """DistributedDataParallel scales a gradient into its bucket (mul.out): one tensor read, one written."""
+    bucket = Operand("bf16", ROWS.shape)
+    scale, out = Operand("bf16", (), device="cpu"), (("out", bucket),)
+    (kernel,) = kernels_of(Operation("aten.mul.out", (ROWS, scale), out, (bucket,)))
+    assert kernel.bytes == ROWS.bytes + bucket.bytes
+
+
 def test_views_launch_nothing() -> None:
     """Other views of memory, and memory without contents, launch no kernel."""
     for name in rules.VIEWS:

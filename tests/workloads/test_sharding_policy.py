@@ -10,8 +10,11 @@ import pytest
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.lowered import Lowered
+from prestep.workloads.operation import Argument, Operand, Operation
+from prestep.workloads.operators.rules import kernels_of
+from prestep.workloads.parallel.group import Group
 from prestep.workloads.sharding import fsdp
-from prestep.workloads.sharding.policy import Part, Policy
+from prestep.workloads.sharding.policy import Mesh, Part, Policy
 from tests.workloads.small import lowered, ops
 
 RANKS = 4
@@ -70,3 +73,34 @@ def test_without_a_prefetch_bytes_are_the_same_and_fewer_are_alive(
     early, late = (step(monkeypatch, p) for p in (PLAIN, LATE))
     assert sent(early) == sent(late)
     assert late.memory[0].peak <= early.memory[0].peak
+
+
+def test_recorded_copies_of_shards_are_those_of_the_policy() -> None:
+    """A gather's copies in and out and a reduction's, as `torch.ops.fsdp` is called: every byte read and written once."""
+    one, other, width = 6, 2, 2.0
+    count = one + other
+    full = width * RANKS * count
+    part = Part(_mesh(), RANKS * count, 0, full, full, full, full, full, full)
+    shards = tuple(Operand("bf16", (n,)) for n in (one, other))
+    whole = tuple(Operand("bf16", (RANKS * n,)) for n in (one, other))
+    lines = tuple(Operand("bf16", (RANKS, n)) for n in (one, other))
+    buffer, rows = (Operand("bf16", s) for s in ((RANKS * count,), (RANKS, count)))
+    sizes = (one, other)
+    recorded = (
+        _asked("all_gather_copy_in", shards, buffer, sizes, count, 0),
+        _asked("split_with_sizes_copy", rows, sizes, 1, out=lines),
+        _asked("chunk_cat", whole, 0, RANKS, out=rows),
+    )
+    written = (PLAIN.copy_in(part), PLAIN.copy_out(part), PLAIN.pack(part, False))
+    assert list(map(kernels_of, recorded)) == list(map(tuple, written))
+    moved = [launched[-1].bytes for launched in map(kernels_of, recorded)]
+    assert moved == [2 * width * count, 2 * full, 2 * full]
+
+
+def _mesh() -> Mesh:
+    ranks = tuple(range(RANKS))
+    return Mesh(Group("dp", ranks, [ranks], RANKS))
+
+
+def _asked(name: str, *arguments: Argument, **options: Argument) -> Operation:
+    return Operation(f"fsdp.{name}.default", arguments, tuple(options.items()))

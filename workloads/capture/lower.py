@@ -17,6 +17,7 @@ from prestep.workloads.capture.host import THREAD, host_work
 from prestep.workloads.capture.memory import DeviceMemory, handles, temporary
 from prestep.workloads.capture.recording import Event, RankRecording, Recording
 from prestep.workloads.capture.summary import model_flops, reads_of
+from prestep.workloads.capture.tables import Tables
 from prestep.workloads.fusion.compile import Compiler
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.operation import Operation
@@ -140,6 +141,7 @@ class _RankProgram:
         self.calls = CompiledCalls(rank, compiler)
         self.residence = self.calls.residence
         self.in_line = _in_line(self.calls.events)
+        self.tables = Tables.of_rank(rank, recording)
         held = handles(self.rank, self.kernels)
         self.memory = DeviceMemory(rank, recorder.memory, held, workspace)
 
@@ -160,7 +162,7 @@ class _RankProgram:
         recorder.phase = _phase(operation.name, bool(backward))
         for cost, count in self.work[number]:
             recorder.cpu(cost, count)
-        for kernel in self.kernels[number]:
+        for kernel in self.tables.launched(operation, self.kernels[number]):
             recorder.launch(kernel, _stream(values["stream"]), operation.name)
         if size := temporary(operation):
             self.memory.pass_through(size, values["stream"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operation import Operand, Operation, words
 from prestep.workloads.operators.tensors import (
@@ -15,6 +17,7 @@ from prestep.workloads.operators.tensors import (
     layout_of,
     moved,
     on_gpu,
+    read_by,
     tensor,
     types,
 )
@@ -94,7 +97,7 @@ def read_back(operation: Operation) -> tuple[Kernel, ...]:
 
 def join(operation: Operation) -> tuple[Kernel, ...]:
     """cat, stack: by stretches; "inner" where another dimension than the first is joined, "list" of many tensors."""
-    parts = on_gpu(operation.operands)
+    parts = on_gpu(read_by(operation))
     if not parts:
         return ()
     size = 2.0 * sum(part.bytes for part in parts)
@@ -154,26 +157,40 @@ def repeated(operation: Operation) -> tuple[Kernel, ...]:
     )
 
 
-def pieces(operation: Operation) -> tuple[Kernel, ...]:
-    """split_with_sizes_copy, chunk_cat and all-gather's copy: many stretches in one kernel, sizes by a list."""
-    parts = on_gpu(operation.operands)
-    lists = [value for value in operation.arguments if isinstance(value, tuple)]
-    members = max(
-        (
-            on_gpu(each for each in value if isinstance(each, Operand))
-            for value in lists
-        ),
-        key=len,
-        default=parts,
-    )
-    members = members or parts
-    count = sum(part.elements for part in members)
-    size = _both_sides(members, parts)
-    return (
-        launched(operation, (count,), "", parts[0].dtype, "cat", size=size)
-        if parts
-        else ()
-    )
+def copied_out(elements: int, size: float) -> tuple[Kernel, ...]:
+    """split_with_sizes_copy: one buffer into tensors; a table of where they lie goes to the GPU first."""
+    table = Kernel("copy_h2d", (4096,), bytes=32768.0)
+    return table, Kernel("split_with_sizes_copy", (elements,), bytes=size)
+
+
+def put_together(elements: int, size: float) -> tuple[Kernel, ...]:
+    """chunk_cat: tensors into one buffer, rank by rank; its table has a line for each stretch."""
+    table = Kernel("copy_h2d", (4096,), bytes=426000.0)
+    return table, Kernel("chunk_cat", (elements,), bytes=size)
+
+
+def put_in(elements: int, size: float) -> tuple[Kernel, ...]:
+    """all_gather_copy_in: tensors into their part of a gather's buffer."""
+    return (Kernel("foreach_copy", (elements,), bytes=size),)
+
+
+def stretches(
+    launches: Callable[[int, float], tuple[Kernel, ...]],
+) -> Callable[[Operation], tuple[Kernel, ...]]:
+    """The rule of an operation that copies a list of tensors to or from one buffer."""
+
+    def rule(operation: Operation) -> tuple[Kernel, ...]:
+        parts = on_gpu(operation.operands)
+        values = (*operation.arguments, *(value for _, value in operation.options))
+        lists = (each for each in values if isinstance(each, tuple))
+        tensors = (on_gpu(x for x in each if isinstance(x, Operand)) for each in lists)
+        members = max(tensors, key=len, default=()) or parts
+        if not parts:
+            return ()
+        count = sum(part.elements for part in members)
+        return launches(count, _both_sides(members, parts))
+
+    return rule
 
 
 def _both_sides(members: tuple[Operand, ...], parts: tuple[Operand, ...]) -> float:
@@ -203,9 +220,6 @@ FILLS = words(
     "fill_ fill zero_ zeros ones full zeros_like ones_like full_like new_zeros new_ones new_full scalar_tensor"
 )
 REPEATS = words("repeat roll flip tril triu tril_ triu_ pixel_shuffle pixel_unshuffle")
-PIECES = words(
-    "split_with_sizes_copy _chunk_cat chunk_cat all_gather_copy_in split_copy"
-)
 RULES = {
     **dict.fromkeys(COPIES, copy),
     **dict.fromkeys(("copy_", "copy"), copy_into),
@@ -218,6 +232,8 @@ RULES = {
     "masked_fill": copied_then_filled,
     "masked_fill_": masked,
     **dict.fromkeys(REPEATS, repeated),
-    **dict.fromkeys(PIECES, pieces),
+    **dict.fromkeys(("split_with_sizes_copy", "split_copy"), stretches(copied_out)),
+    **dict.fromkeys(("_chunk_cat", "chunk_cat"), stretches(put_together)),
+    "all_gather_copy_in": stretches(put_in),
     **dict.fromkeys(("arange", "linspace", "eye", "randperm"), host_memory),
 }

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+from dataclasses import replace
+
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operation import Argument, Operand, Operation, words
 from prestep.workloads.operators.tensors import launched, on_gpu
@@ -53,6 +56,36 @@ def optimizer(operation: Operation) -> tuple[Kernel, ...]:
     big = [each for each in read if sum(one.elements for one in each) == count]
     size = sum(map(_amount, big)) * 2 - (_amount(big[1]) if len(big) > 1 else 0.0)
     return _over(operation, big, size)
+
+
+def adamw(operation: Operation, tables: Collection[Operand]) -> tuple[Kernel, ...]:
+    """Fused AdamW over tables of which most rows have no gradient, and over all others.
+
+    Such rows take longer: zeros are divided by zeros.
+    """
+    parameters = _lists(operation)[0]
+    places = [at for at, each in enumerate(parameters) if each in tables][: len(tables)]
+    others = [at for at in range(len(parameters)) if at not in places]
+    slow, rest = (optimizer(_of(operation, part)) for part in (places, others))
+    return tuple(replace(k, layout=f"{k.layout}_embedding") for k in slow) + rest
+
+
+def _of(operation: Operation, places: Sequence[int]) -> Operation:
+    """The same operation over these tensors of its lists."""
+    count = max(len(each) for each in operation.arguments if isinstance(each, tuple))
+    arguments = tuple(
+        tuple(each[at] for at in places)
+        if isinstance(each, tuple) and len(each) == count
+        else each
+        for each in operation.arguments
+    )
+    return replace(operation, arguments=arguments)
+
+
+def cast(tensors: int, elements: int, wide: float) -> Kernel:
+    """_foreach_copy_ of tensors, `wide` bytes in all, to 16 bits; as `lists` counts, what is written is read too."""
+    size = wide + 4.0 * elements
+    return Kernel("aten _foreach_copy_", (tensors, elements), "bf16", "2", size)
 
 
 def _over(

@@ -11,6 +11,7 @@ from prestep.workloads.operators.tensors import (
     layout_of,
     moved,
     on_gpu,
+    read_by,
 )
 
 NAMES = words(
@@ -44,7 +45,7 @@ def elementwise(operation: Operation) -> tuple[Kernel, ...]:
     count = writes[0].elements
     if not count:
         return ()
-    if count > 1 and any(x.elements == 1 for x in on_gpu(operation.operands)):
+    if count > 1 and any(x.elements == 1 for x in on_gpu(read_by(operation))):
         layout = layout or "number"
     return launched(operation, (count,), layout, kind=name.removesuffix("_"), size=size)
 
@@ -53,7 +54,7 @@ def _tensors(operation: Operation, result: Operand) -> tuple[Operand, ...]:
     """Operands that have elements for those of the result; numbers on the host and the GPU cost nothing."""
     return tuple(
         each
-        for each in on_gpu(operation.operands)
+        for each in on_gpu(read_by(operation))
         if each.elements > 1 or result.elements == 1
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
@@ -33,6 +34,14 @@ def base(operation: Operation) -> str:
 def on_gpu(operands: Iterable[Operand]) -> tuple[Operand, ...]:
     """Those that a GPU holds and that have elements."""
     return tuple(each for each in operands if each.device != "cpu" and each.elements)
+
+
+def read_by(operation: Operation) -> tuple[Operand, ...]:
+    """Operands that it reads: not `out`, which it writes."""
+    if not any(name == "out" for name, _ in operation.options):
+        return operation.operands
+    options = tuple(each for each in operation.options if each[0] != "out")
+    return replace(operation, options=options).operands
 
 
 def strides_of(operand: Operand) -> tuple[int, ...]:
@@ -154,7 +163,7 @@ def layout_of(reads: Iterable[Operand], result: Operand) -> str:
 
 def types(operation: Operation) -> str:
     """Element types: one where all tensors share it, else those read, then ">" and those written."""
-    reads = _distinct(each for each in on_gpu(operation.operands) if each.elements > 1)
+    reads = _distinct(each for each in on_gpu(read_by(operation)) if each.elements > 1)
     writes = _distinct(operation.results)
     if not reads or reads == writes:
         return ",".join(writes or reads)
@@ -210,7 +219,7 @@ def launched(
     """One kernel named as the operation, with the bytes of all its tensors unless `size` says other ones."""
     if not on_gpu((*operation.operands, *operation.results)):
         return ()
-    amount = moved(operation.operands, operation.results) if size is None else size
+    amount = moved(read_by(operation), operation.results) if size is None else size
     name = f"aten {kind or base(operation)}"
     whole = tuple(max(1, extent) for extent in shape)
     return (

@@ -87,7 +87,7 @@ class DistributedDataParallel:
             return
         t = self.t
         t.cpu("ddp_hook")
-        launch_elementwise(t, "aten div", p.elements, 2 * p.stored_size)
+        launch_elementwise(t, "aten mul", p.elements, 2 * p.stored_size)
         if self.view:
             p.grad = Tensor(None, p.shape, p.stored)  # its memory is the bucket's
         self.filling.add(p, p.stored_size)

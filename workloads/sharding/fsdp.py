@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.operators import copies, foreach
 from prestep.workloads.sharding.policy import Part, Policy, Streams
 
 if TYPE_CHECKING:
@@ -57,21 +58,21 @@ def _copy_in(part: Part) -> Iterable[Kernel]:
         n, read = part.cast // part.ranks, part.stored / part.full * part.narrow
         yield Kernel("fused_pointwise", (n,), bytes=(read + 1.0) * n)
     shard = part.sent / part.ranks
-    moved = shard / part.full * part.stored + shard  # cast where shards are in fp32
-    yield Kernel("foreach_copy", (int(shard / part.narrow),), bytes=moved)
+    elements = int(shard / part.narrow)
+    if part.stored != part.full and not part.cast:
+        # Shards in fp32 are cast first, all at once (_get_param_all_gather_inputs).
+        yield foreach.cast(part.tensors, elements, shard / part.full * part.stored)
+    yield from copies.put_in(elements, 2 * shard)
 
 
 def _copy_out(part: Part) -> Iterable[Kernel]:
-    yield Kernel("copy_h2d", (4096,), bytes=32768.0)
-    elements = int(part.sent / part.narrow)
-    yield Kernel("split_with_sizes_copy", (elements,), bytes=2 * part.sent)
+    yield from copies.copied_out(int(part.sent / part.narrow), 2 * part.sent)
 
 
 def _pack(part: Part, summed: bool) -> Iterable[Kernel]:
     """Gradients, or their sums, into the buffer that is reduced, in its type."""
-    yield Kernel("copy_h2d", (4096,), bytes=426000.0)
     moved = (part.reduced if summed else part.gradient) + part.reduced
-    yield Kernel("chunk_cat", (int(part.gradient / part.narrow),), bytes=moved)
+    yield from copies.put_together(int(part.gradient / part.narrow), moved)
 
 
 def _store(part: Part, earlier: bool) -> Iterable[Kernel]:

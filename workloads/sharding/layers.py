@@ -73,6 +73,7 @@ class LayerUnit(ShardedUnit):
             gradient=float(COMPUTED * trained),
             reduced=float(wide * trained),
             kept=float(stored * trained),
+            tensors=self.tensors,
         )
 
     def reduce(self, summed: bool, earlier: bool) -> None:

@@ -78,6 +78,7 @@ class ModuleUnit(ShardedUnit):
             float(wide * elements) if wide else gradient,
             sum(p.stored_size for p in trained),
             narrow,
+            tensors=len(self.parameters),
         )
 
     @property

@@ -45,6 +45,8 @@ class Part:
         Of a number as a module computes with it.
     cast : int
         Elements that are gathered in fp8.
+    tensors : int
+        Parameters that are copied one by one.
     """
 
     mesh: Mesh
@@ -58,6 +60,7 @@ class Part:
     kept: float
     narrow: int = 2
     cast: int = 0
+    tensors: int = 1
 
     @property
     def ranks(self) -> int:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from prestep.sim.extras import lazily
-from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.memory.account import Storage, storages
 from prestep.workloads.operation import Operand, Operation
@@ -185,27 +185,22 @@ class OptimizerStep:
         t.cpu("launch", launches - 2)
         count = Operation("aten._foreach_add_.Scalar", (counters, 1))
         t.operate(count, foreach.lists, "")
-        # Rows of an embedding that no token touched take longer: zeros are divided by zeros.
-        looked_up = [p for p in stored if p.name == "embedding"]
-        others = [p for p in stored if p.name != "embedding"]
-        parts = [self._adamw_of(part) for part in (looked_up, others)]
-
-        def rule(_: Operation) -> tuple[Kernel, ...]:
-            slow, rest = map(foreach.optimizer, parts)
-            slow = tuple(replace(k, layout=f"{k.layout}_embedding") for k in slow)
-            return slow + rest
-
+        tables = self._operands(p for p in stored if p.name == "embedding")
+        rule = partial(foreach.adamw, tables=tables)
         t.operate(self._adamw_of(stored), rule, "")
 
     def _adamw_of(self, tensors: Sequence[Tensor]) -> Operation:
         """The fused AdamW of these: parameters, gradients, both moments, no largest ones, and counters."""
-        wide, moment = (
-            tuple(Operand(DTYPES[size], p.shape, p.strides) for p in tensors)
-            for size in (self.wide, self.moment)
-        )
+        wide = self._operands(tensors)
+        moment = tuple(replace(each, dtype=DTYPES[self.moment]) for each in wide)
         counters = (Operand("fp32", ()),) * len(tensors)
         arguments = wide, wide, moment, moment, (), counters
         return Operation("aten._fused_adamw_.default", arguments, FUSED_ADAMW)
+
+    def _operands(self, tensors: Iterable[Tensor]) -> tuple[Operand, ...]:
+        """Parameters as they are stored."""
+        stored = DTYPES[self.wide]
+        return tuple(Operand(stored, p.shape, p.strides) for p in tensors)
 
 
 def _matrices(p: Tensor) -> orthogonal.Matrices | None:
