@@ -22,6 +22,7 @@ from prestep.workloads.capture.record import (
     graphs,
     launches,
     modes,
+    pipelines,
     regions,
     saving,
     sharded_states,
@@ -77,6 +78,7 @@ def _recorder(options: argparse.Namespace, exchange: Exchange) -> Recorder:
     stand_in.name_devices_by_number()
     saving.install(fake)
     sharded_states.install()
+    pipelines.install()
     stand_in.put_content()
     graphs.install()
     flex.install(recorder.assumed)

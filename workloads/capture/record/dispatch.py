@@ -40,6 +40,11 @@ MAKERS = (
     aten.ones.default,
     aten.randn.default,
 )
+#: Functional collectives that work in place on a copy (csrc/distributed/c10d/Functional.cpp).
+ON_A_COPY = (
+    torch.ops._c10d_functional.all_reduce.default,
+    torch.ops._c10d_functional.broadcast.default,
+)
 #: What autograd calls on zeros of its own where a mode like this one looks on, and what it calls on them, in place,
 #: where none does (autograd/FunctionsManual.cpp, areAnyTensorSubclassLike); the nodes that do so.
 IN_PLACE = {
@@ -283,6 +288,10 @@ class Recorder(TorchDispatchMode):
 
     def _communicate(self, function: Any, args: Any, options: Any) -> Any:
         def run() -> Any:
-            return self._fake(function, args, options)
+            # A compiler leaves the copy out where nobody reads the operand again.
+            if function not in ON_A_COPY or Regions.inside():
+                return self._fake(function, args, options)
+            with self:
+                return aten.clone(args[0], memory_format=torch.contiguous_format)
 
         return collectives.record(function, args, run, self.works, self.storages.see)

@@ -65,6 +65,11 @@ class Regions:
         return None if number is None else (number, True)
 
     @classmethod
+    def inside(cls) -> bool:
+        """Whether what runs now is compiled."""
+        return cls._place() is not None and not cls.paused
+
+    @classmethod
     @contextmanager
     def call(cls) -> Iterator[int]:
         """A call of a compiled function, which is the outermost one.

@@ -1,0 +1,96 @@
+"""A model by hand and the captured program of it, spread over ranks: the same kernels, bytes on links and memory.
+
+Needs PyTorch, as `tests/contracts/test_capture_and_models.py` does.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import KERNEL
+from prestep.sim.planning.planned import Planned
+from prestep.sim.predict import execute, plan, reported
+from prestep.sim.spec.load import load_scenario
+from prestep.validation.formats.rows import Row
+from prestep.validation.formats.scenarios import scenario_of
+from prestep.workloads.capture.recorder import captured
+
+pytestmark = pytest.mark.slow
+
+TRAIN = """
+import json, os, sys
+from types import SimpleNamespace
+import torch
+import torch.distributed as dist
+from prestep.validation.measure import steps
+rank, world = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+device = torch.device("cuda", rank)
+torch.cuda.set_device(device)
+dist.init_process_group("nccl")
+session = SimpleNamespace(cuda=True, device=device, local_rank=rank, rank=rank, world=world)
+step = steps.build(json.loads(sys.argv[1]), session)
+for _ in range(3): step.call()
+"""
+MODEL = {"model": "llama125m", "mbs": 8, "seq": 1024}
+CASES: dict[str, dict[str, Any]] = {
+    "ddp": {"mode": "ddp"},
+    "fsdp": {"mode": "fsdp"},
+    "tp": {"mode": "tp"},
+    "pp": {"mode": "pp", "schedule": "1f1b", "microbatches": 2},
+}
+WORLD = 2
+#: Updates of tensor parallelism are two in the program: DTensors and plain tensors do not mix in a fused one.
+APART = ("aten _fused_adamw_", "aten _foreach_add_")
+
+
+@pytest.fixture(scope="module", params=CASES)
+def sides(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Planned, Planned]:
+    """The step as our model has it, and as the program of the harness was captured."""
+    case = {"id": "case", **MODEL, **CASES[request.param]}
+    folder: Path = tmp_path_factory.mktemp("contract")
+    script, recording = folder / "train.py", folder / "job.capture"
+    script.write_text(TRAIN)
+    command = (str(script), json.dumps(case))
+    captured(command, recording, world=WORLD, stop=True, quiet=True)
+    scenario = scenario_of(Row("case", "case", case, WORLD))
+    cluster = scenario.cluster
+    where = [f"cluster.name={cluster.name}", f"cluster.gpus={WORLD}"]
+    return plan(scenario), plan(load_scenario(recording, where))
+
+
+def kernels(planned: Planned) -> Counter[tuple[str, float]]:
+    """Kernels of the first rank by kind and bytes; of updates, what all together move."""
+    program, found = planned.graph.programs[0], Counter[tuple[str, float]]()
+    for index in program.payload[program.kind == KERNEL]:
+        kernel = planned.graph.kernels[int(index)]
+        assert isinstance(kernel, Kernel)
+        if kernel.kind not in APART:
+            found[kernel.kind, kernel.bytes] += 1
+    return found
+
+
+def test_ranks_launch_the_same_kernels(sides: tuple[Planned, Planned]) -> None:
+    """Each kind as often over as many bytes."""
+    by_hand, program = map(kernels, sides)
+    assert program == by_hand
+
+
+def test_links_and_memory_carry_the_same(sides: tuple[Planned, Planned]) -> None:
+    """Bytes on every kind of link are equal; the peak is within half a percent."""
+    by_hand, program = (reported(side, execute(side)) for side in sides)
+    carried = [
+        {k.kind: k.bytes for k in each.link_kinds} for each in (by_hand, program)
+    ]
+    assert carried[0] == pytest.approx(carried[1], rel=1e-9)
+    peaks = [max(m.total for m in x.peak_memory.values()) for x in (by_hand, program)]
+    assert peaks[0] == pytest.approx(peaks[1], rel=0.005)
