@@ -147,6 +147,53 @@ for _ in range(4):
     optimizer.step()
     optimizer.zero_grad()
 """
+#: DeepSeek's layer: keys and values from one state, whose rotated part all heads share; an expert that sees every token
+#: beside those that it is routed to.
+LATENT = """
+STATES, ROTATED, QUERIES = 64, 32, 96
+
+class Attention(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.q_down, self.q_norm, self.q_up = linear(HIDDEN, QUERIES), NORM(QUERIES), linear(QUERIES, HEADS * (WIDTH + ROTATED))
+        self.down, self.norm = linear(HIDDEN, STATES + ROTATED), NORM(STATES)
+        self.up, self.o = linear(STATES, HEADS * 2 * WIDTH), linear(HEADS * WIDTH, HIDDEN)
+    def forward(self, x, *tables):
+        q = self.q_up(self.q_norm(self.q_down(x))).view(BATCH, LENGTH, HEADS, -1)
+        plain, rotated = q.split([WIDTH, ROTATED], -1)
+        q = torch.cat([plain, turned(rotated, *tables)], -1)
+        states, shared = self.down(x).split([STATES, ROTATED], -1)
+        shared = turned(shared.view(BATCH, LENGTH, 1, ROTATED), *tables)
+        k, v = self.up(self.norm(states)).view(BATCH, LENGTH, HEADS, -1).split([WIDTH, WIDTH], -1)
+        k = torch.cat([k, shared.expand(-1, -1, HEADS, -1)], -1)
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        return self.o(a.transpose(1, 2).reshape(BATCH, LENGTH, -1))
+
+class Mixture(Experts):
+    def __init__(self):
+        super().__init__(HIDDEN, INNER, None, 1)
+        self.w1, self.w3, self.w2 = linear(HIDDEN, INNER), linear(HIDDEN, INNER), linear(INNER, HIDDEN)
+    def forward(self, x):
+        t = x.reshape(-1, HIDDEN)
+        p, numbers = self.gate(t).softmax(-1), torch.arange(t.shape[0], device=x.device)
+        order = self._pairs(numbers).reshape(-1).argsort(stable=True)
+        o = self._collected(self._computed(self._spread(t[order // 2])))
+        y = torch.zeros_like(t)
+        w = p.gather(1, self._pairs(numbers)).reshape(-1)[order]
+        y = y.index_add(0, order // 2, o * w.unsqueeze(1).to(o.dtype))
+        y = y + self.w2(F.silu(self.w1(t)) * self.w3(t))
+        return y.view(x.shape)
+
+class Layer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.before, self.attention, self.between, self.experts = NORM(HIDDEN), Attention(), NORM(HIDDEN), Mixture()
+    def forward(self, x, *tables):
+        x = x + self.attention(self.before(x), *tables)
+        return x + self.experts(self.between(x))
+
+"""
 #: ResNet-50 as torchvision builds it, pictures with channels last.
 RESNET = """
 import torch
@@ -241,6 +288,15 @@ def _with_experts(line: str) -> str:
     return f"{before}self.experts(h)" if found else line
 
 
+def latent() -> str:
+    """The same decoder with DeepSeek's layers."""
+    program = plain(GROUPS="4")
+    before, after = program.index("class Layer"), program.index("class Decoder")
+    tables = "torch.ones(LENGTH, 1, ROTATED // 2)"
+    after_layers = program[after:].replace("torch.ones(LENGTH, WIDTH // 2)", tables)
+    return "\n".join([EXPERTS, program[:before] + LATENT + after_layers])
+
+
 def precise(precision: str) -> dict[str, Any]:
     return {"training": {"precision": precision}}
 
@@ -262,6 +318,15 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
     "experts": (
         routed(),
         {"model": MODEL | {"kv_heads": 4, "experts": 8, "experts_per_token": 2}},
+    ),
+    "latent attention, shared experts": (
+        latent(),
+        {
+            "model": MODEL
+            | {"kv_heads": 4, "experts": 8, "experts_per_token": 2}
+            | {"q_lora_rank": 96, "kv_lora_rank": 64, "rope_head_dim": 32}
+            | {"head_dim": 64, "v_head_dim": 64, "shared_experts": 1}
+        },
     ),
     "convolutions": (
         RESNET,

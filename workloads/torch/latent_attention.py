@@ -17,7 +17,6 @@ from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.attention import (
     attention,
-    by_head,
     merge_heads,
     rope,
     split_joined,
@@ -83,7 +82,7 @@ class LatentAttention(Module):
         q = self._queries(t, x)
         k, v = self._keys(t, x)
         del x
-        q, k, v = (self._by_head(t, y) for y in (q, k, v))
+        q, k, v = (aten.transpose(t, y, 1, 2) for y in (q, k, v))
         wide = _narrow_values(t, v.shape[-1], q.shape[-1])
         o = attention(t, q, k, padded(t, v, q.shape[-1]) if wide else v)
         del q, k
@@ -91,18 +90,19 @@ class LatentAttention(Module):
         return row(t, merge_heads(t, o), self.wo)
 
     def _queries(self, t: Tape, x: Tensor) -> Tensor:
-        """Queries of this rank's heads, a part of each rotated: (batch, tokens, heads * width)."""
+        """Queries of this rank's heads, a part of each rotated: (batch, tokens, heads, width)."""
         m, spread = self.m, self.whole.spread
         if self.wq is not None:
             q = F.linear(t, spread(t, x), self.wq)
         else:
             states = F.norm(t, "rms", F.linear(t, x, self.wq_a), [self.q_norm])
             q = F.linear(t, spread(t, states), self.wq_b)
+        q = _by_head(t, q, self.heads)
         if not m.rope_head_dim:
             return q
-        widths = [self.heads * width for width in (m.head_dim, m.rope_head_dim)]
-        plain, turned = split_joined(t, q, widths)
-        return aten.cat(t, [plain, self._rotated(t, turned, self.heads)])
+        plain, turned = split_joined(t, q, [m.head_dim, m.rope_head_dim])
+        del q
+        return aten.cat(t, [plain, self._rotated(t, turned)])
 
     def _keys(self, t: Tape, x: Tensor) -> tuple[Tensor, Tensor]:
         """Keys and values of this rank's heads, from one state; heads share the rotated part of a key."""
@@ -112,23 +112,27 @@ class LatentAttention(Module):
         if m.rope_head_dim:
             widths = [m.kv_lora_rank, m.rope_head_dim]
             compressed, turned = split_joined(t, compressed, widths)
-            turned = spread(t, self._rotated(t, turned, 1))
-            shared = [for_heads(t, turned, self.heads)]
+            turned = self._rotated(t, _by_head(t, turned, 1))
+            shared = [spread(t, turned)]
+            del turned
         states = spread(t, F.norm(t, "rms", compressed, [self.kv_norm]))
-        widths = [self.heads * width for width in (m.head_dim, m.v_head_dim)]
-        k, v = split_joined(t, F.linear(t, states, self.wkv_b), widths)
-        return (aten.cat(t, [k, *shared]) if shared else k), v
+        del compressed
+        expanded = _by_head(t, F.linear(t, states, self.wkv_b), self.heads)
+        del states
+        k, v = split_joined(t, expanded, [m.head_dim, m.v_head_dim])
+        del expanded
+        if shared:
+            k = aten.cat(t, [k, for_heads(t, shared.pop(), self.heads)])
+        return k, v
 
-    def _rotated(self, t: Tape, x: Tensor, heads: int) -> Tensor:
+    def _rotated(self, t: Tape, x: Tensor) -> Tensor:
         """The part of queries or keys that says where they are, rotated if positions are rotary."""
-        if not self.m.rotary:
-            return x
-        b, s, width = x.shape
-        x = aten.reshape(t, x, b, s, heads, width // heads)
-        return aten.reshape(t, rope(t, x, heads_behind=True), b, s, width)
+        return rope(t, x, heads_behind=True) if self.m.rotary else x
 
-    def _by_head(self, t: Tape, x: Tensor) -> Tensor:
-        return by_head(t, x, self.heads, x.shape[-1] // self.heads)
+
+def _by_head(t: Tape, x: Tensor, heads: int) -> Tensor:
+    """``x.view(batch, tokens, heads, -1)``."""
+    return aten.reshape(t, x, *x.shape[:2], heads, x.shape[-1] // heads)
 
 
 def _narrow_values(t: Tape, value: int, query: int) -> bool:
@@ -138,16 +142,15 @@ def _narrow_values(t: Tape, value: int, query: int) -> bool:
 
 
 def for_heads(t: Tape, x: Tensor, heads: int) -> Tensor:
-    """One head's values as those of all heads, a view (``expand``); backward sums the gradient over heads."""
-    shape, itemsize = x.shape, x.itemsize
+    """``x.expand(-1, -1, heads, -1)``: one head's values as those of all; backward sums the gradient over heads."""
+    batch, tokens, _, width = x.shape
+    steps = aten.strides_of(x)
     t.cpu("view", 2)
-    y = Tensor(x.storage, (*shape[:-1], heads * shape[-1]), itemsize)
+    y = aten.view(x, (batch, tokens, heads, width), (*steps[:2], 0, steps[3]))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward", 2)
-        grad = t.empty(shape, itemsize)
-        t.launch(Kernel("sum", (g.elements,), bytes=g.size + grad.size))
-        return [grad]
+        return [aten.sum_to(t, g, x.shape)]
 
     return t.apply(y, [x], backward)
 

@@ -133,13 +133,15 @@ class MixtureOfExperts(Module):
         self, t: Tape, shared: FeedForward, x: Tensor, shape: tuple[int, ...]
     ) -> Tensor:
         """What shared experts make of every token; ``shape``: samples, tokens and width of ``x``."""
-        first, factor = (
-            None if w is None else F.linear(t, x, w) for w in (shared.w1, shared.w3)
-        )
-        assert first is not None
         t.cpu("module")
-        inner = gated(t, shared.activation, first, factor)
-        del first, factor
+        first = F.linear(t, x, shared.w1)
+        if t.compiles or shared.w3 is None:
+            factor = None if shared.w3 is None else F.linear(t, x, shared.w3)
+            inner = gated(t, shared.activation, first, factor)
+        else:
+            inner = aten.activation(t, shared.activation, first)
+            del first  # backward keeps it
+            inner = aten.mul(t, inner, F.linear(t, x, shared.w3))
         return F.linear(t, inner, shared.w2)
 
     def _scores(self, t: Tape, flat: Tensor) -> Tensor:
