@@ -27,8 +27,8 @@ from prestep.workloads.torch.tracing import CALL, Tracing
 
 #: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: the cut nearest the output comes early.
 FIRST_BUCKET = 2.0**20
-#: What Dynamo traces through. Experts have hooks and exchanges, and libraries' scans are under
-#: ``torch.compiler.disable``: they run as they are written, between graphs. torchtitan compiles what is around them.
+#: What Dynamo traces through. Libraries' scans are under ``torch.compiler.disable``: they run as they are written,
+#: between graphs.
 TRACED = Attention, LatentAttention, FeedForward
 
 
@@ -44,7 +44,7 @@ def compiled_block(
     ``again``: what of it runs again in backward.
     """
     part = block.branches[-1][1]
-    if isinstance(part, TRACED):
+    if _is_traced(t, block):
         [y] = _compiled(t, block, x, bucket_cap, again)
         return y
     if again is not None:  # around what is compiled and what is not
@@ -56,6 +56,20 @@ def compiled_block(
     y = aten.add(t, residual, _as_written(t, part, normed))
     t.layer = outer
     return y
+
+
+def _is_traced(t: Tape, block: Block) -> bool:
+    """Whether a block is one graph.
+
+    Experts are traced where a rank has all of them, one after the other: spread over ranks they have hooks and
+    exchanges, and torchtitan compiles what is around its grouped ones. torchao leaves theirs in 16 bits.
+    """
+    part = block.branches[-1][1]
+    if not isinstance(part, MixtureOfExperts):
+        return isinstance(part, TRACED)
+    alone = part.group is None and block.parallel.shards == 1
+    apart = part.grouped is None and part.sharded is None
+    return alone and apart and not t.products_of(block.index)
 
 
 def _as_written(t: Tape, part: Part, x: Tensor) -> Tensor:
@@ -95,8 +109,8 @@ def _compiled(
 
 
 def _layer(block: Block, t: Tape, x: Tensor) -> list[Tensor]:
-    norm, part = block.branches[-1]
-    if isinstance(part, TRACED):
+    norm, _ = block.branches[-1]
+    if _is_traced(t, block):
         return [block.forward(t, x)]
     residual = block.through(t, x, block.branches[:-1])
     return [norm.forward(t, residual), residual]
