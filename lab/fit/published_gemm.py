@@ -266,11 +266,11 @@ def _terms(terms: dict[str, list[float]]) -> list[str]:
     return lines
 
 
-if __name__ == "__main__":
-    main()
-
-
 def by_kernel(row: Row) -> tuple[str, str, str, tuple[int, ...]]:
     """What tables of published kernels are sorted by."""
     kernel = row.kernel
     return kernel.kind, kernel.dtype, kernel.layout, kernel.shape
+
+
+if __name__ == "__main__":
+    main()
