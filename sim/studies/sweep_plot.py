@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Hashable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+import matplotlib
 import pandas as pd
 import pyarrow as pa
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from matplotlib.text import Text
 
-from prestep.sim import pictures
+from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.workloads.operation import words
 
 COST = "cost_per_token"
 NEEDED = ("error", "step_time", "tokens_per_second_per_gpu")
-SUFFIXES = (".svg", ".png", ".pdf")
+#: Endings of pictures, and what such a file says of its making: no dates and versions, so that equal input makes equal
+#: bytes.
+SUFFIXES = {
+    ".svg": {"Date": None},
+    ".png": {"Software": None},
+    ".pdf": {"CreationDate": None},
+}
 #: What an axis says of a column, and the factor from the column to what is drawn.
 LABELS = {
     "step_time": ("step time (s)", 1.0),
@@ -56,7 +66,7 @@ def plot(
     if runs.empty:
         raise InputError.of(str(path), y, "no run that has it", "at least one")
     picture.parent.mkdir(parents=True, exist_ok=True)
-    pictures.save(_figure(runs, x, y), picture)
+    files.write_bytes(picture, _drawn(_figure(runs, x, y), picture.suffix))
     return picture
 
 
@@ -124,7 +134,8 @@ def _figure(runs: pd.DataFrame, x: str, y: str) -> Figure:
     others = [
         key for key in _keys(runs) if key != x and runs[f"set.{key}"].nunique() > 1
     ]
-    figure = pictures.figure(7.5, 4.5, layout="constrained")
+    figure = Figure(figsize=(7.5, 4.5), facecolor="white", layout="constrained")
+    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     values = list(dict.fromkeys(runs[f"set.{x}"]))
     ticks = {value: tick for tick, value in enumerate(values)}
@@ -138,6 +149,16 @@ def _figure(runs: pd.DataFrame, x: str, y: str) -> Figure:
     if others:
         axes.legend(fontsize=8)
     return figure
+
+
+def _drawn(figure: Figure, suffix: str) -> bytes:
+    """The file of a figure. Text stays text, and `$...$` of a name is no mathematics."""
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)
+    kind, file = suffix.lstrip("."), io.BytesIO()
+    with matplotlib.rc_context({"svg.hashsalt": "prestep", "svg.fonttype": "none"}):
+        figure.savefig(file, dpi=130, format=kind, metadata=SUFFIXES[suffix])
+    return file.getvalue()
 
 
 def _label(y: str) -> tuple[str, float]:
