@@ -113,7 +113,7 @@ def rows_check(judged: int, left_out: Mapping[str, int]) -> Check:
 def none_of(name: str, cases: Collection[str], listed: int | None = None) -> Check:
     """That there are no such cases; of those that there are `listed` are told (None: all)."""
     told = ", ".join(list(cases)[:listed])
-    return Check(name, float(len(cases)), 0.0, told, share=False)
+    return Check(name, len(cases), 0.0, told, share=False)
 
 
 def predicted_check(names: Collection[str], listed: int | None = None) -> Check:
