@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from prestep.sim.engine import sharing
 from prestep.sim.engine.clock import Clock
-from prestep.sim.engine.fair_share import max_min_rates
 from prestep.sim.engine.fluid import Network
+from tests.sim.max_min import max_min_rates
 from tests.sim.test_network import LINKS, Flow, flow_lists, plan, plans, run, widths
 
 few = settings(max_examples=25, deadline=None)
