@@ -166,12 +166,19 @@ def _convolution_axes(kernel: Kernel) -> tuple[float, ...]:
         n, c, k, groups = groups, c // groups, k // groups, 1
         apart = UNTUNED * _is_wide(kernel), 0.0
     sizes = _octaves(h * w / stride**2, c, k, side, stride, groups)
-    return 0.3 * math.log2(n), *sizes, *apart, NARROWER * _is_unaligned(kernel)
+    apart = *apart, NARROWER * _is_unaligned(kernel), UNTUNED * _is_volume(kernel)
+    return 0.3 * math.log2(n), *sizes, *apart
 
 
 def _odd_groups(width: int, groups: int) -> bool:
     """Whether a convolution has groups of several channels, but of no power of two."""
     return groups > 1 and width > 1 and width & (width - 1) > 0
+
+
+def _is_volume(kernel: Kernel) -> bool:
+    """Whether a convolution is of volumes, whose depth is counted in the height, and has kernels of its own."""
+    _, _, h, w, _, r, s, *_ = kernel.shape
+    return r > s or (r == s and h > 4 * w > 4)
 
 
 def _is_unaligned(kernel: Kernel) -> bool:
