@@ -166,8 +166,8 @@ def _convolution_axes(kernel: Kernel) -> tuple[float, ...]:
         n, c, k, groups = groups, c // groups, k // groups, 1
         apart = UNTUNED * _is_wide(kernel), 0.0
     sizes = _octaves(h * w / stride**2, c, k, side, stride, groups)
-    apart = *apart, NARROWER * _is_unaligned(kernel), UNTUNED * _is_volume(kernel)
-    return 0.3 * math.log2(n), *sizes, *apart
+    kinds = NARROWER * _is_unaligned(kernel), UNTUNED * _is_volume(kernel)
+    return 0.3 * math.log2(n), *sizes, *apart, *kinds
 
 
 def _odd_groups(width: int, groups: int) -> bool:

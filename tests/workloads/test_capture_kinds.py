@@ -143,6 +143,28 @@ def test_a_replay_of_a_recorded_graph_is_one_launch_of_all_its_kernels(
     assert 20e-6 < step < 400e-6
 
 
+BAG = """
+e = nn.EmbeddingBag(1000, 32, mode="mean", sparse=True).cuda(); o = torch.optim.SparseAdam(e.parameters())
+for i in range(5):
+    e(torch.randint(0, 1000, (64, 4), device=D)).sum().backward(); o.step(); o.zero_grad()
+"""
+
+
+def test_an_optimizer_of_sparse_gradients_updates_their_rows(tmp_path: Path) -> None:
+    """Of 64 bags of 4, 256 rows: both moments are read at them, and these and the table are added to."""
+    _, whole = recorded(tmp_path, BAG)
+    (rank,) = whole.ranks
+    operations = [
+        whole.operations[event.values["operation"]]
+        for event in rank.events
+        if event.kind == "operate"
+    ]
+    added = [each for each in operations if each.name == "aten.index_add_.default"]
+    picked = [each for each in operations if each.name == "aten.index_select.default"]
+    assert [each.operands[-1].shape for each in added] == [(256, 32)] * 3
+    assert [each.results[0].shape for each in picked] == [(256, 32)] * 2
+
+
 READS = """
 e = nn.Embedding(100, 32).cuda(); p = nn.Embedding(64, 32).cuda(); o = torch.optim.Adam([*e.parameters(), *p.parameters()])
 for i in range(5):

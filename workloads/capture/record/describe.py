@@ -43,6 +43,9 @@ def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]
     if name in SUMS and _is_sparse(arguments[1]):
         written, (rows, places) = arguments[0], sparse_parts(arguments[1])
         name, arguments = "aten.index_add_.default", (written, 0, places[0], rows)
+    if name == "aten.sparse_mask.default" and not _is_sparse(arguments[0]):
+        _, places = sparse_parts(arguments[1])
+        name, arguments = "aten.index_select.default", (arguments[0], 0, places[0])
     if _in_tf32(name.split(".")[1], returned):
         options = {**options, "allow_tf32": True}
     return [
