@@ -1,4 +1,4 @@
-"""How slow a measured machine's host was, from first steps of programs and their recordings.
+"""How slow a measured machine's host was, from the quickest steps of programs and their recordings.
 
     python -m lab.fit.captured_machine ROWS.jsonl CAPTURE [CAPTURE ...]
 
@@ -15,12 +15,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from lab.sets.host_speed import FIRST, host_and_gpu
+from lab.sets.host_speed import host_and_gpu
 
 
 def measured_seconds(row: dict[str, Any]) -> float:
-    """Seconds of the CPU of rank 0 in the quickest of the first steps."""
-    return float(min(row["cpu_step_s_by_rank"]["0"][:FIRST]))
+    """Seconds of the CPU of rank 0 in its quickest step."""
+    return float(min(row["cpu_step_s_by_rank"]["0"]))
 
 
 def main() -> None:

@@ -1,8 +1,10 @@
-"""How slow the host of a measured machine was: the first steps of its other programs say it.
+"""How slow the host of a measured machine was: the quickest steps of its other programs say it.
 
 Hosts differ from start to start of one kind of machine, and nobody can tell without having measured something there.
-The rows of one file come from one start. A step that follows a synchronisation finds an empty queue: the time that its
-Python takes is the host's own, unless the program waits for the GPU or the queue fills up. No row is its own witness.
+The rows of one file come from one start. A step that finds an empty queue, as the first after a synchronisation does,
+takes its Python as long as the host needs, unless the program waits for the GPU or the queue fills up; what else
+happens in a step, as compiling, allocating and tuning in first ones, only adds to that. So the least of all steps
+counts. No row is its own witness.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ from prestep.workloads.capture import recording
 from prestep.workloads.operators.rules import kernels_of
 
 SLOW = 20.0  # a host factor at which the host alone bounds a step, as at SLOWER
-FIRST = 3  # steps, of which the least counts
 QUEUE = 1024  # launches that wait at most before the host does
 BOUND = (
     0.9  # share of the GPU's time from which on the host does not run ahead by a queue
@@ -29,8 +30,8 @@ WAITS = ("read", "host_waits_event", "host_waits_stream", "host_waits_all", "bar
 
 
 def factor_of(row: Row, capture: Path, cluster: str) -> float | None:
-    """The host factor that the first steps of a row say; None where they do not say one."""
-    measured = row.cpu_steps.get(0, ())[:FIRST]
+    """The host factor that the quickest step of a row says; None where none says one."""
+    measured = row.cpu_steps.get(0, ())
     if not measured or _waits(capture):
         return None
     host, gpu = host_and_gpu(capture, cluster)

@@ -147,7 +147,7 @@ def _each(
 
 @dataclass(frozen=True)
 class Recorded:
-    """A captured program, or why there is none; with the host factor that its row's first steps say."""
+    """A captured program, or why there is none; with the host factor that its row's steps say."""
 
     capture: Path
     error: str = ""
