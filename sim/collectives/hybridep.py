@@ -19,18 +19,21 @@ from prestep.sim.collectives import backends
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
+from prestep.sim.costs.gpu_files import generation_of
 from prestep.sim.graph.opgraph import Tokens
 from prestep.sim.schema import Items, Number, Table, Text
 
 FILE = Path(__file__).with_suffix(".toml")
 WAYS = ("dispatch", "combine")
-GPUS = ("gb200", "b200", "gb300", "b300")  # with NVLink 5
-MEASURED = ("gb200", "b200")
 GIGA = 1e9
 COLUMNS = ("ranks", *WAYS)
 SCHEMA = Table(
-    {"evidence": Text(), **dict.fromkeys(COLUMNS, Items(Number(0)))},
-    needed=("evidence", *COLUMNS),
+    {
+        "evidence": Text(),
+        "gpus": Items(Text()),
+        **dict.fromkeys(COLUMNS, Items(Number(0))),
+    },
+    needed=("evidence", "gpus", *COLUMNS),
 )
 
 
@@ -47,7 +50,8 @@ def plan(
     if not measured(group, fabric, settings) or size <= 0:
         return None
     links = backends.plan_of(op, size, ranks, fabric, settings, False)
-    measured_here = fabric.gpu_model in MEASURED and group.n <= max(curve()["ranks"])
+    table = curve()
+    measured_here = fabric.gpu_model in table["gpus"] and group.n <= max(table["ranks"])
     return replace(
         links,
         algo="hybridep",
@@ -61,12 +65,18 @@ def plan(
 def measured(group: Group, fabric: Any, settings: Nccl) -> bool:
     """Whether a bandwidth of such a group is known: one NVLink domain, of GPUs with NVLink 5."""
     return (
-        fabric.gpu_model in GPUS
+        nvlink5(fabric)
         and settings.backend == "nccl"
         and group.nodes == 1
         and group.inside == group.outside == "auto"
         and "nvlink" in group.local_kind
     )
+
+
+def nvlink5(fabric: Any) -> bool:
+    """Whether the GPUs are of NVIDIA's generation with NVLink 5."""
+    made = generation_of(fabric.gpu_model)
+    return made.capability >= 100 and not made.amd
 
 
 def bandwidth(ranks: int, way: str) -> float:

@@ -153,10 +153,9 @@ class Nccl:
         return max(self.min_channels or 1, self.min_ctas or 1)
 
     @property
-    def release(self) -> tuple[int, int]:
-        """Major and minor number of the version: (2, 28)."""
-        major, minor = self.version.split(".")[:2]
-        return int(major), int(minor)
+    def release(self) -> tuple[int, ...]:
+        """The numbers of the version: (2, 28, 9)."""
+        return tuple(map(int, self.version.split(".")))
 
     @property
     def most_channels(self) -> int:

@@ -108,7 +108,7 @@ class Generation:
         counted, wire = self.nvlink
         return counted / wire
 
-    def at(self, release: tuple[int, int]) -> Generation:
+    def at(self, release: tuple[int, ...]) -> Generation:
         """Returns the generation as a release of NCCL counts it.
 
         Examples
@@ -121,7 +121,7 @@ class Generation:
 
 # The same value for the same release, so that what is remembered of it is found again.
 @lru_cache(maxsize=256)
-def _at(generation: Generation, release: tuple[int, int]) -> Generation:
+def _at(generation: Generation, release: tuple[int, ...]) -> Generation:
     bounds = sorted(
         ((*map(int, bound.split(".")),), bound) for bound in generation.before
     )

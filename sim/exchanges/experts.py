@@ -34,7 +34,6 @@ OTHERS = ("deepep", "hybridep", "nccl")
 WHERE = "command line"
 #: Bytes of an element: fp8 has a scale of 4 bytes for 128 elements.
 ELEMENTS = {"fp8": 1.0 + 4.0 / 128.0, "bf16": 2.0}
-BLACKWELL = ("b200", "b300", "gb200", "gb300")
 
 
 @dataclass(frozen=True)
@@ -191,7 +190,7 @@ def _direct(exchange: Exchange, law: Direct, group: Group, fabric: Any) -> Plan:
     """A copy for each choice over all links at once; copies to other hosts pass the NIC one after the other."""
     e = exchange
     facts = fabric.cluster_facts
-    share = law.nvlink5 if fabric.gpu_model in BLACKWELL else law.nvlink
+    share = law.nvlink5 if hybridep.nvlink5(fabric) else law.nvlink
     key = ("token copies", group.shape)
     links, data = paths.once_routed(fabric, key, lambda: _copies(group, fabric))
     latency, away = law.start, 1.0 - 1.0 / group.nodes

@@ -14,6 +14,7 @@ from prestep.sim.collectives.nccl.search import search
 from prestep.sim.collectives.plan import RING_OPS
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
+from prestep.sim.costs.gpu_files import generation_of
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 from tests.sim.hosts import cluster, logged
@@ -245,6 +246,35 @@ def test_versions_differ() -> None:
     assert [peers(n, "2.28.9") for n in (2, 4, 5)] == [2, 2, 1]
     assert [peers(n, "2.29.2") for n in (2, 4, 5, 9)] == [4, 4, 2, 1]
     assert peers(5, "2.19.3") == 2
+
+
+def test_blackwell_is_counted_as_each_release_does() -> None:
+    """src/graph/tuning.cc of these tags: GB/s of a ring's channel under LL128; a tree's factors on NVLSTree since 2.29.
+
+    64 MiB is 2**20 times 64 bytes, whose factor is 0.8 under Simple, and 512 MiB has 0.9 from 2.29 on.
+    """
+
+    def rows(version: str) -> dict[int, float]:
+        fabric = load_cluster("dgx-b200-superpod", 4)
+        asked = Nccl(version=version, algo="nvls_tree")
+        return {
+            size: row.bandwidth
+            for size in (2**26, 2**29, 2**32)
+            for row in tuner.candidates("all_reduce", size, fabric.gpus, fabric, asked)
+            if row.algo == "nvls_tree"
+        }
+
+    kind = generation_of("b200")
+    versions = ("2.28.3", "2.28.9", "2.29.2", "2.29.7")
+    assert [kind.at(Nccl(version=v).release).ring_ll128 for v in versions] == [
+        (73.4, 73.4, 73.4),
+        (73.4, 34.6, 73.4),
+        (34.5, 34.6, 34.5),
+        (40.0, 40.0, 40.0),
+    ]
+    older, newer = rows("2.28.9"), rows("2.29.2")
+    shares = [newer[size] / older[size] for size in newer]
+    assert shares == pytest.approx([0.8, 0.9, 1.0])
 
 
 # collectives_leafspine.jsonl of the measured machine, label 4x1-nic16-spine16 and 2x2-...: us by MiB. NICs of 1.984 GB/s.

@@ -181,7 +181,7 @@ def through_switches(op: str, model: Model) -> float:
     return speed * (2 if op == "all_reduce" else (model.local - 1) / model.local)
 
 
-def rows(release: tuple[int, int]) -> Rows:
+def rows(release: tuple[int, ...]) -> Rows:
     """The rows of a release: before 2.21 all of the latency was in the base."""
     return (
         ROWS

@@ -145,6 +145,14 @@ def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     return latency, bus(op, model) * model.group.n / model.steps(op)
 
 
+def corrected(op: str, size: float, proto: str, model: Model) -> tuple[float, float]:
+    """Factors on latency and bandwidth: since 2.29 a tree's, on Blackwell and later beside x86 (no C2C)."""
+    recent = model.release >= (2, 29) and model.kind.capability >= 100
+    if recent and not model.group.net.c2c:
+        return tree.corrected(op, size, proto, model)
+    return 1.0, 1.0
+
+
 def bus(op: str, model: Model) -> float:
     """GB/s of bus bandwidth, of all channels."""
     between = model.graph.nvls_inter * (2 if model.group.nodes <= 2 else 1)
@@ -152,7 +160,7 @@ def bus(op: str, model: Model) -> float:
     return model.graph.heads * min(reached, model.kind.multicast_tree[model.column])
 
 
-def rows(release: tuple[int, int]) -> Rows:
+def rows(release: tuple[int, ...]) -> Rows:
     """The rows of a release: steps between hosts were believed shorter before 2.28."""
     if release >= (2, 28):
         return ROWS

@@ -274,7 +274,7 @@ def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
     return model.base(own, proto) + 2 * hops, bus * 0.5
 
 
-def rows(release: tuple[int, int]) -> Rows:
+def rows(release: tuple[int, ...]) -> Rows:
     """The rows of a release: Simple cost nothing to begin before 2.23, and its steps over NVLink more since 2.21."""
     if release >= (2, 23):
         return ROWS
@@ -283,7 +283,9 @@ def rows(release: tuple[int, int]) -> Rows:
 
 
 def corrected(op: str, size: float, proto: str, model: Model) -> tuple[float, float]:
-    """Factors on latency and bandwidth: medium sizes get less out of a tree."""
+    """Factors on latency and bandwidth: medium sizes get less out of a tree, since 2.29 those below 1 GiB too."""
     step = (int(size) >> 6).bit_length() - 1
     factors = FACTOR[proto]
+    if step == len(factors) and model.release >= (2, 29):
+        step -= 1
     return 1.0, float(factors[step]) if 0 <= step < len(factors) else 1.0

@@ -55,7 +55,7 @@ class Model:
     group: Group
     graph: Graph
     kind: Generation
-    release: tuple[int, int]
+    release: tuple[int, ...]
 
     @property
     def column(self) -> int:

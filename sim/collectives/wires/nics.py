@@ -44,7 +44,7 @@ class Net:
     c2c: bool = False
     per_gpu: int = 1
 
-    def trusted(self, release: tuple[int, int]) -> bool:
+    def trusted(self, release: tuple[int, ...]) -> bool:
         """Whether a release of NCCL sends LL128 over the way to the NIC; before 2.27 C2C was a way over the CPU (PHB).
 
         NCCL src/graph/tuning.cc and topo.h; GPUDirect over C2C is on by default since the same release.
