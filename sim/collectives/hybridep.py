@@ -27,12 +27,9 @@ FILE = Path(__file__).with_suffix(".toml")
 WAYS = ("dispatch", "combine")
 GIGA = 1e9
 COLUMNS = ("ranks", *WAYS)
+FIGURES = dict.fromkeys(COLUMNS, Items(Number(0)))
 SCHEMA = Table(
-    {
-        "evidence": Text(),
-        "gpus": Items(Text()),
-        **dict.fromkeys(COLUMNS, Items(Number(0))),
-    },
+    {"evidence": Text(), "gpus": Items(Text()), **FIGURES},
     needed=("evidence", "gpus", *COLUMNS),
 )
 
@@ -65,18 +62,12 @@ def plan(
 def measured(group: Group, fabric: Any, settings: Nccl) -> bool:
     """Whether a bandwidth of such a group is known: one NVLink domain, of GPUs with NVLink 5."""
     return (
-        nvlink5(fabric)
+        generation_of(fabric.gpu_model).nvlink5
         and settings.backend == "nccl"
         and group.nodes == 1
         and group.inside == group.outside == "auto"
         and "nvlink" in group.local_kind
     )
-
-
-def nvlink5(fabric: Any) -> bool:
-    """Whether the GPUs are of NVIDIA's generation with NVLink 5."""
-    made = generation_of(fabric.gpu_model)
-    return made.capability >= 100 and not made.amd
 
 
 def bandwidth(ranks: int, way: str) -> float:

@@ -103,6 +103,11 @@ class Generation:
     before: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     @property
+    def nvlink5(self) -> bool:
+        """Whether it is NVIDIA's, with NVLink 5: Blackwell and later."""
+        return self.capability >= 100 and not self.amd
+
+    @property
     def nvlink_share(self) -> float:
         """Share of an NVLink's wire that NCCL counts on."""
         counted, wire = self.nvlink

@@ -24,6 +24,7 @@ from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.collectives.wires.network import INSIDE
+from prestep.sim.costs.gpu_files import generation_of
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.graph.opgraph import Tokens
 
@@ -190,7 +191,8 @@ def _direct(exchange: Exchange, law: Direct, group: Group, fabric: Any) -> Plan:
     """A copy for each choice over all links at once; copies to other hosts pass the NIC one after the other."""
     e = exchange
     facts = fabric.cluster_facts
-    share = law.nvlink5 if hybridep.nvlink5(fabric) else law.nvlink
+    recent = generation_of(fabric.gpu_model).nvlink5
+    share = law.nvlink5 if recent else law.nvlink
     key = ("token copies", group.shape)
     links, data = paths.once_routed(fabric, key, lambda: _copies(group, fabric))
     latency, away = law.start, 1.0 - 1.0 / group.nodes

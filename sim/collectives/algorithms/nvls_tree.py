@@ -128,10 +128,7 @@ def runs_on(op: str, group: Group, fabric: Any, settings: Nccl) -> str | None:
     """Why it cannot run, or None."""
     if group.nodes < 2:
         return "nvls_tree needs at least two hosts"
-    if any(
-        len({fabric.host_of(gpu) for gpu in (host[0], host[-1])}) > 1
-        for host in group.hosts
-    ):
+    if any(fabric.host_of(host[0]) != fabric.host_of(host[-1]) for host in group.hosts):
         # Evidence: guess. 1,440 GB200 take 4.5 ms longer than their bytes need: the steps of a ring, not of a tree.
         return "between racks whose hosts share NVSwitches it is taken not to run"
     return nvls.missing(group, fabric, settings)
@@ -148,9 +145,8 @@ def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
 def corrected(op: str, size: float, proto: str, model: Model) -> tuple[float, float]:
     """Factors on latency and bandwidth: since 2.29 a tree's, on Blackwell and later beside x86 (no C2C)."""
     recent = model.release >= (2, 29) and model.kind.capability >= 100
-    if recent and not model.group.net.c2c:
-        return tree.corrected(op, size, proto, model)
-    return 1.0, 1.0
+    held = recent and not model.group.net.c2c
+    return tree.corrected(op, size, proto, model) if held else (1.0, 1.0)
 
 
 def bus(op: str, model: Model) -> float:

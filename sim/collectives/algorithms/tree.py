@@ -49,10 +49,8 @@ def plan(call: Call) -> Plan:
     count, threads = protocols.used(
         call.op, size, group.n, "tree", proto, call.channels
     )
-    chains, lines = (
-        orders.mesh_chains(group, fabric, settings),
-        rccl.chains(group, fabric),
-    )
+    chains = orders.mesh_chains(group, fabric, settings)
+    lines = rccl.chains(group, fabric)
     flows = paths.once_routed(
         fabric,
         ("tree", group.shape, group.net.nics, chains, lines),
@@ -286,6 +284,5 @@ def corrected(op: str, size: float, proto: str, model: Model) -> tuple[float, fl
     """Factors on latency and bandwidth: medium sizes get less out of a tree, since 2.29 those below 1 GiB too."""
     step = (int(size) >> 6).bit_length() - 1
     factors = FACTOR[proto]
-    if step == len(factors) and model.release >= (2, 29):
-        step -= 1
+    step -= step == len(factors) and model.release >= (2, 29)
     return 1.0, float(factors[step]) if 0 <= step < len(factors) else 1.0

@@ -43,9 +43,8 @@ TREE_NET = (5.0, 8.5, 14.0)
 RING_NET = (2.7, 4.0, 14.0)
 # GB/s that LL is believed to reach on two and on more hosts, whatever the GPU: Volta's, on AMD's hosts Ampere's.
 LL_BETWEEN = {False: (39.0, 20.4), True: (22.5, 19.0)}
-NET_OVERHEAD = (
-    1.0  # microseconds of a ring's step across hosts; NCCL doubles it on AMD hosts
-)
+# Microseconds of a ring's step across hosts; NCCL doubles it on AMD hosts.
+NET_OVERHEAD = 1.0
 
 
 @dataclass(frozen=True)
@@ -88,19 +87,17 @@ class Model:
 
     def ll_max(self) -> float:
         """Most GB/s that LL is believed to reach."""
+        amd = bool(self.group.network.cluster_facts.amd_cpu)
         if self.group.nodes > 1:
-            return LL_BETWEEN[bool(self.group.network.cluster_facts.amd_cpu)][
-                self.column - 1
-            ]
+            return LL_BETWEEN[amd][self.column - 1]
         return self.kind.ll[0]
 
     def ll_share(self, op: str) -> float:
         """Share of a ring's bandwidth that LL is believed to reach."""
         if self.release >= (2, 21):
             return 0.5
-        return (
-            1 / 4 if self.group.nodes > 1 or op in ("all_reduce", "reduce") else 1 / 3
-        )
+        several = self.group.nodes > 1 or op in ("all_reduce", "reduce")
+        return 1 / 4 if several else 1 / 3
 
     def steps(self, op: str) -> int:
         """Steps of a ring, which turn bus bandwidth into bytes of the operation."""
