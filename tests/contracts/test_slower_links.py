@@ -29,7 +29,6 @@ BETTER_CHOICES = {
     # Two hosts of four GPUs: a tree, and such rings.
     ("alcf-sirius", "pcie"): {"algorithm", "rings"},
     ("alcf-sirius-software", "pcie"): {"algorithm", "rings"},
-    ("alcf-sirius-software", "nic"): {"algorithm", "rings"},
     ("alcf-sirius-tcp", "pcie"): {"algorithm", "rings"},
     ("alcf-sirius-tcp", "nic"): {"algorithm", "rings"},
     # Fewer channels for each message of an all-to-all: fewer parts for the proxy to post.

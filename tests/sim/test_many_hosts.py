@@ -106,6 +106,28 @@ def test_inner_hosts_hold_up_no_more_chunks_than_they_have_slots() -> None:
     assert root == pytest.approx(waiting), "two hosts have no inner one"
 
 
+@pytest.mark.parametrize(
+    ("name", "nics", "connections"), [("gh200-quad", 4, 3), ("alcf-polaris", 2, 2)]
+)
+def test_a_balanced_tree_s_gpu_takes_from_one_child(
+    name: str, nics: int, connections: int
+) -> None:
+    """On Polaris another GPU takes the second child, so chunks wait in the slots of two connections, on Alps of three.
+
+    Of eight hosts the bytes pass four inner ones up and down, twice through each port; a slot holds 512 KiB a channel.
+    """
+    plain, queued = (fabric_of(name, 8, net_queue=share) for share in (1e-9, 0.5))
+    times = [
+        seconds(one, 2.0**32, algo="tree", proto="Simple") for one in (plain, queued)
+    ]
+    wanted = Nccl(version="2.23.4", algo="tree", proto="Simple")
+    plan = plan_collective("all_reduce", 2.0**32, plain.gpus, plain, wanted)
+    port = float(plain.links.bandwidth[plain.links.of_kind("nic")].min())
+    held = connections * 8 * 2.0**19 * plan.channels
+    one = held * 2 / nics / (port * plain.cluster_facts.net_share)
+    assert times[1] - times[0] == pytest.approx(4 * 0.5 * one, rel=0.02)
+
+
 def test_copies_are_by_the_driver_above_the_mapping() -> None:
     """A message up to the limit takes its bytes over the rate, a larger one a call of the driver too; Simple's nothing."""
     facts = ClusterFacts(

@@ -25,7 +25,8 @@ from prestep.sim.costs.gpu_files import generation_of
 __all__ = ["OPS", "PROTOS"]
 OPS = ("all_reduce",)
 ORDER = 0
-CONNECTIONS = 3  # over which a GPU receives on a channel: a parent and two children
+# Over which a GPU receives on a channel: a parent and one child; both children where it is TREE's only one.
+CONNECTIONS = (2, 3)
 ROWS = Rows(
     base=(6.8, 14.0, 8.4), nvlink=(0.6, 1.25, 4.0), pci=(1.0, 1.9, 4.0), net=TREE_NET
 )
@@ -45,11 +46,10 @@ FACTOR = {
 def plan(call: Call) -> Plan:
     """A chain in every host, and two trees over the hosts."""
     size, group, proto, fabric = call.size, call.group, call.proto, call.fabric
-    settings = call.settings
     count, threads = protocols.used(
         call.op, size, group.n, "tree", proto, call.channels
     )
-    chains = orders.mesh_chains(group, fabric, settings)
+    chains = orders.mesh_chains(group, fabric, call.settings)
     lines = rccl.chains(group, fabric)
     flows = paths.once_routed(
         fabric,
@@ -58,7 +58,7 @@ def plan(call: Call) -> Plan:
             fabric, group.expand(fabric, _flows(group, chains, lines))
         ),
     )
-    whole = work(size, group, proto, count, settings.buffer_size)
+    whole = work(size, group, proto, count, call.settings.buffer_size)
     task = replace(whole, fill=0.0) if group.network.cluster_facts.net_queue else whole
     if lines:  # no two share a link in one direction
         task = replace(task, local_bytes=task.local_bytes / len(lines))
@@ -84,9 +84,10 @@ def _across_hosts(plan: Plan, call: Call, task: protocols.Work) -> Plan:
     # Elsewhere another GPU than the parent's takes the second child (NCCL's balanced trees).
     alone = search.search(group, model, call.settings, fabric).pattern == TREE
     most = max(believed(row, group, call.channels / 2) for row in rows) / 2
+    filling = _filling(call, task, CONNECTIONS[alone])
     return replace(
         plan,
-        latency=plan.latency + alone * waits(group, call.proto) + _filling(call, task),
+        latency=plan.latency + alone * waits(group, call.proto) + filling,
         rate_cap=min(plan.rate_cap, most),
     )
 
@@ -106,19 +107,18 @@ def waits(group: Group, proto: str) -> float:
     return 2 * max(0, depth(group.nodes) - 1) * each
 
 
-def _filling(call: Call, whole: protocols.Work) -> float:
+def _filling(call: Call, whole: protocols.Work, connections: int) -> float:
     """Seconds until all hosts are busy, where the file says for which share of the chunks in an inner host one waits.
 
     They lie in the slots of its connections, as many as there are chunks or slots.
     """
     group, proto = call.group, call.proto
-    queue = group.network.cluster_facts.net_queue
-    if not queue or whole.step <= 0:
+    if not (queue := group.network.cluster_facts.net_queue) or whole.step <= 0:
         return 0.0
     pace = call.constants.pace("tree", proto)
     across = replace(whole, local_bytes=0.0)
     moving = protocols.link_time(across, group, call.op, proto, pace, call.constants)
-    slots = min(1.0, CONNECTIONS * protocols.STEPS * whole.step / whole.traffic)
+    slots = min(1.0, connections * protocols.STEPS * whole.step / whole.traffic)
     inner = 2 * max(0, depth(group.nodes) - 1)
     return whole.fill / pace.fill + inner * queue * slots * moving
 
