@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 
 from prestep.sim.costs.estimators.roofline import Roofline
-from prestep.sim.costs.kinds import work
+from prestep.sim.costs.kinds import DTYPE_BYTES, work
 from prestep.sim.costs.tables import Scattered, toward
 from prestep.sim.graph.kernel import BATCHES, PREFIX, Kernel
 
@@ -35,12 +35,8 @@ LIKE = {
     "aten flex_attention_backward": "aten _scaled_dot_product_flash_attention_backward",
 }
 PRODUCTS = (
-    "aten mm",
-    "aten addmm",
-    "aten bmm",
-    "aten baddbmm",
-    "aten _scaled_mm",
-    "aten _grouped_mm",
+    *("aten mm", "aten addmm", "aten bmm", "aten baddbmm"),
+    *("aten _scaled_mm", "aten _grouped_mm"),
 )
 #: Types that run at the same speed, where one has no rows.
 ALIKE = {"fp16": "bf16", "bf16": "fp16", "int32": "fp32", "fp32": "int32"}
@@ -67,22 +63,9 @@ RECURRENT, GATES, GATE = "aten _cudnn_rnn", {"lstm": 4, "gru": 3}, 2.5e-6
 #: Seconds of a row that a block of threads copies, whatever its width (measured: 80 to 640 us of 131,072 to 1,048,576).
 ROW = 0.6e-9
 #: A loss picks scores by one block of threads: seconds of a row up to so many, and of each beyond (measured).
-PICKED, THREADS, EACH_THREADS, EACH_ROUND = (
-    *("aten nll_loss_forward", 2048),
-    *(7.5e-9, 0.11e-9),
-)
-#: Kinds that copy so; bytes of an element.
-ELEMENT = {
-    "bf16": 2,
-    "fp16": 2,
-    "fp32": 4,
-    "fp64": 8,
-    "int64": 8,
-    "int32": 4,
-    "bool": 1,
-    "uint8": 1,
-}
-BY_ROWS = ("aten index", "aten index_select", "aten gather")
+PICKED, THREADS = "aten nll_loss_forward", 2048
+EACH_THREADS, EACH_ROUND = 7.5e-9, 0.11e-9
+BY_ROWS = ("aten index", "aten index_select", "aten gather")  # kinds that copy so
 #: Bags of embeddings: pieces of rows at once, their width, seconds until a bag begins and of each row (measured).
 BAGS_BACK = "aten _embedding_bag_backward"
 PIECES, PIECE, BEGIN, EACH = 8192, 32, 2.3e-6, 0.5e-6
@@ -100,9 +83,8 @@ CHANNEL_FORWARD, CHANNEL_BACKWARD, LEAST_OF_CHANNEL = 2.2e9, 1.0e9, 4e-6
 PASSED, PLANE = "aten batch_norm_elemt", 1.2e9
 #: Tensor cores want channels last: cuDNN copies other pictures so before and back after; bytes over the operands.
 TURNED = {"aten convolution": 2.0, "aten convolution_backward": 3.0}
-#: A filter for every picture: channels of one from which on its gradient is a kernel of its own with its copies (twice
-#: or four times as many where outputs are as many as inputs), and seconds of a narrow and of a wide one (measured: 0.2
-#: to 1.5 and 4 to 18 us).
+#: A filter for every picture: channels from which on its gradient is a kernel of its own with its copies (2 to 4 times
+#: as many where outputs are as many as inputs); seconds of a narrow and a wide one (measured: 0.2 to 1.5, 4 to 18 us).
 SAMPLES, WIDE, EACH_SAMPLE = "samples", 64, (0.4e-6, 8e-6)
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
 # Octaves (guess): cuDNN's masked kernels for heads of 129 to 192 take three times what those of 128 and 256 suggest;
@@ -160,9 +142,7 @@ def _convolution_axes(kernel: Kernel) -> tuple[float, ...]:
     side = math.sqrt(r * s)  # of a square filter of as many elements
     few = groups == 1 and min(c, k) < FEWEST
     apart = UNTUNED * _odd_groups(c // groups, groups), UNTUNED * few
-    if (
-        SAMPLES in kernel.layout
-    ):  # a filter for every picture: what counts is how wide one is
+    if SAMPLES in kernel.layout:  # what counts is how wide one filter is
         n, c, k, groups = groups, c // groups, k // groups, 1
         apart = UNTUNED * _is_wide(kernel), 0.0
     sizes = _octaves(h * w / stride**2, c, k, side, stride, groups)
@@ -185,7 +165,7 @@ def _is_unaligned(kernel: Kernel) -> bool:
     """Whether a layer of single pixels is a product whose rows, the pixels of a channel, end within 16 bytes."""
     _, _, h, w, _, r, s, stride, groups = kernel.shape
     whole = r * s == stride == groups == 1 and not kernel.layout
-    return whole and h * w * ELEMENT.get(kernel.dtype, 4) % 16 > 0
+    return whole and h * w * DTYPE_BYTES.get(kernel.dtype, 1) % 16 > 0
 
 
 def stream_axes(kernel: Kernel) -> tuple[float, ...]:
@@ -369,7 +349,7 @@ def _by_row(kernel: Kernel) -> float:
         return rounds * (BEGIN + EACH * indices / bags)
     of_bags = kernel.kind == BAGS_BACK and "sparse" in kernel.layout
     # Rows that are no multiples of 16 bytes are copied element by element.
-    row = kernel.shape[-1] * ELEMENT.get(kernel.dtype, 4)
+    row = kernel.shape[-1] * DTYPE_BYTES.get(kernel.dtype, 1)
     by_rows = kernel.kind in BY_ROWS and len(kernel.shape) == 2 and row % 16 == 0
     return kernel.shape[0] * ROW if by_rows or of_bags else 0.0
 
@@ -402,9 +382,8 @@ def _by_group(kernel: Kernel) -> float:
 
 def _by_sample(kernel: Kernel) -> float:
     """What gradients of a filter for every picture take: wide ones are a kernel for each with its copies."""
-    if kernel.kind != "aten convolution_backward" or SAMPLES not in kernel.layout:
-        return 0.0
-    return kernel.shape[-1] * EACH_SAMPLE[_is_wide(kernel)]
+    own = kernel.kind == "aten convolution_backward" and SAMPLES in kernel.layout
+    return kernel.shape[-1] * EACH_SAMPLE[_is_wide(kernel)] if own else 0.0
 
 
 def _is_wide(kernel: Kernel) -> bool:

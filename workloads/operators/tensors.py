@@ -144,8 +144,7 @@ def _class(dimensions: list[tuple[int, int, int]]) -> str:
 
 def _row(dimensions: list[tuple[int, int, int]]) -> int:
     """Elements of the innermost dimension, with those outside it that both tensors continue it by."""
-    length, step, own = dimensions[0]
-    row = length
+    row, step, own = dimensions[0]
     for size, outer_step, outer_own in dimensions[1:]:
         if (outer_step, outer_own) != (step * row, own * row):
             break
