@@ -45,7 +45,9 @@ def test_a_tokenizer_says_the_vocabulary(
     """The lengths are those of the published tokenizers, and the reader is told which one was taken."""
     path = script(tmp_path, f"--tokenizer-type {words}")
     recipe = recipes.read(recipes.document_of(path))
-    assert {one.key: one.value for one in recipe.settings}["model.vocab"] == entries
+    assert {one.key: one.value for one in recipe.settings.values()}[
+        "model.vocab"
+    ] == entries
     assert any(f"{entries:,}" in note for note in recipe.assumed)
 
 

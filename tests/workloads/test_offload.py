@@ -189,7 +189,7 @@ def test_torchtitan_says_it(
     path = tmp_path / "llama3.toml"
     path.write_text("\n".join(lines))
     recipe = recipes.read(recipes.document_of(path))
-    said = [setting.key for setting in recipe.settings]
+    said = list(recipe.settings)
     lost = [mistake.key for mistake in recipe.lost]
     assert ("parallel.offload" in said) is simulates
     assert ("training.enable_cpu_offload" in lost) is not simulates
