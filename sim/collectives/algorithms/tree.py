@@ -25,8 +25,7 @@ from prestep.sim.costs.gpu_files import generation_of
 __all__ = ["OPS", "PROTOS"]
 OPS = ("all_reduce",)
 ORDER = 0
-# Over which a GPU receives on a channel: a parent and one child; both children where it is TREE's only one.
-CONNECTIONS = (2, 3)
+CONNECTIONS = 3  # over which a GPU receives on a channel: a parent and two children
 ROWS = Rows(
     base=(6.8, 14.0, 8.4), nvlink=(0.6, 1.25, 4.0), pci=(1.0, 1.9, 4.0), net=TREE_NET
 )
@@ -84,7 +83,7 @@ def _across_hosts(plan: Plan, call: Call, task: protocols.Work) -> Plan:
     # Elsewhere another GPU than the parent's takes the second child (NCCL's balanced trees).
     alone = search.search(group, model, call.settings, fabric).pattern == TREE
     most = max(believed(row, group, call.channels / 2) for row in rows) / 2
-    filling = _filling(call, task, CONNECTIONS[alone])
+    filling = _filling(call, task, CONNECTIONS if alone else CONNECTIONS - 1)
     return replace(
         plan,
         latency=plan.latency + alone * waits(group, call.proto) + filling,
