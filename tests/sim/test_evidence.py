@@ -93,7 +93,7 @@ def test_kernels_beside_communication_need_a_factor() -> None:
         Kernel("aten div", (64,), bytes=4.0 * 64), 24, 132
     ) == pytest.approx(1.2)
     beside = found(run(PLAIN, {"name": "h200-host-4"}, dp=4))[
-        "kernel aten div beside communication"
+        "kernel aten embedding_dense_backward beside communication"
     ]
     assert beside.grade == "guess" and beside.count > 0 and 0 < beside.share < 0.1
     alone = found(

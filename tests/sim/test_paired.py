@@ -29,7 +29,7 @@ def side(*changes: str, scenario: str = "llama1b-ddp4") -> Side:
 
 def test_a_step_and_itself_differ_by_nothing() -> None:
     """Whatever is off: the same step twice is the same."""
-    found = interval_of(side(*SMALL), side(*SMALL))
+    found = interval_of(side(*SMALL), side(*SMALL), again=True)
     assert found is not None
     assert (found["low"], found["high"], found["method"]) == (0.0, 0.0, METHOD)
 
@@ -39,7 +39,7 @@ def test_a_link_that_bounds_both_steps_is_off_in_both() -> None:
     base = side(SHORT, "spine.bandwidth=0.25x", scenario=HALL)
     changed = side(SHORT, "spine.bandwidth=0.5x", scenario=HALL)
     saved = changed.result.step_time - base.result.step_time
-    found = interval_of(base, changed)
+    found = interval_of(base, changed, again=True)
     assert found is not None
     assert found["low"] < saved < found["high"] < 0
 
@@ -48,7 +48,7 @@ def test_what_moves_the_path_is_not_a_straight_line() -> None:
     """Where a change moves the step from a link to its kernels, no end of the interval has the wrong sign."""
     base = side(SHORT, scenario=HALL)
     changed = side(SHORT, "spine.bandwidth=8x", scenario=HALL)
-    found = interval_of(base, changed)
+    found = interval_of(base, changed, again=True)
     assert found is not None
     assert found["low"] < changed.result.step_time - base.result.step_time
     assert found["high"] <= 1e-9
@@ -63,7 +63,7 @@ def test_kernels_alone_are_a_straight_line() -> None:
     straight = difference(
         base.result.uncertainty.to_dict(), changed.result.uncertainty.to_dict()
     )
-    found = interval_of(base, changed)
+    found = interval_of(base, changed, again=True)
     assert found is not None
     assert straight["method"] == LINEAR
     assert found["high"] - found["low"] == pytest.approx(
@@ -98,10 +98,15 @@ def test_shares_of_a_chain_add_up() -> None:
         assert math.fsum(s for _, s in grounds.of_kernel(at)) == pytest.approx(1, 1e-6)
 
 
-def test_large_steps_are_linearised(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("again", [True, False])
+def test_large_steps_and_those_of_several_are_linearised(
+    monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
     """Their interval says so."""
-    monkeypatch.setattr(paired, "MOST_OPERATIONS", 10)
-    found = interval_of(side(*SMALL), side(*SMALL, "nvlink.bandwidth=0.5x"))
+    if again:
+        monkeypatch.setattr(paired, "MOST_OPERATIONS", 10)
+    base, changed = side(*SMALL), side(*SMALL, "nvlink.bandwidth=0.5x")
+    found = interval_of(base, changed, again)
     assert found is not None
     assert found["method"] == LINEAR
     assert found["spread"] == pytest.approx(
