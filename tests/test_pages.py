@@ -41,7 +41,6 @@ NOT_RUN = {
     "docs/peers.md": 1,
     "docs/performance.md": 1,
     "docs/published.md": 1,
-    "docs/topologies.md": 1,
     "docs/tutorial.md": 1,
     "docs/how-to/calibrate-machine.md": 1,
     "docs/how-to/accept-a-cluster.md": 1,
