@@ -15,7 +15,7 @@ import pytest
 pytest.importorskip("torch")
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.sim.graph.opgraph import KERNEL
+from prestep.sim.graph.opgraph import COMM, KERNEL
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, plan, reported
 from prestep.sim.spec.load import load_scenario
@@ -94,3 +94,18 @@ def test_links_and_memory_carry_the_same(sides: tuple[Planned, Planned]) -> None
     assert carried[0] == pytest.approx(carried[1], rel=1e-9)
     peaks = [max(m.total for m in x.peak_memory.values()) for x in (by_hand, program)]
     assert peaks[0] == pytest.approx(peaks[1], rel=0.005)
+
+
+def readers(planned: Planned) -> list[str]:
+    """The kernel that waits for each collective of the first rank, in their order."""
+    program = planned.graph.programs[0]
+    waits = {on: at for at, deps in reversed([*enumerate(program.deps)]) for on in deps}
+    found = [waits.get(int(at)) for at in (program.kind == COMM).nonzero()[0]]
+    return ["" if at is None else program.names[at] for at in found]
+
+
+@pytest.mark.parametrize("sides", ["tp"], indirect=True)
+def test_the_same_kernels_wait_for_collectives(sides: tuple[Planned, Planned]) -> None:
+    """A result of a functional collective is waited for as it is read, not when backward ends."""
+    by_hand, program = map(readers, sides)
+    assert program == by_hand

@@ -12,6 +12,7 @@ import torch
 import torch.distributed as dist
 from torch._C import _distributed_c10d as c10d
 from torch.distributed import distributed_c10d
+from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from prestep.workloads.capture.record.exchange import Exchange, agree
@@ -50,8 +51,8 @@ KINDS = {
     "all_to_all_single": ("all_to_all", 0),
     "broadcast": ("broadcast", 0),
 }
-#: Functional operations that only dress the result of one.
-DRESSES = ("_wrap_tensor_autograd",)
+#: The functional operation that dresses the result of one, so that its first reader waits (PyTorch 2.13).
+DRESSES = "_wrap_tensor_autograd"
 FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd")
 
 
@@ -134,8 +135,9 @@ def record(
     if name == "wait_tensor":
         works.wait_for_tensor(see(arguments[0]))
         return run()
-    if name in DRESSES:
-        return run()
+    if name == DRESSES:
+        # What PyTorch has for fake tensors is a plain tensor, for which nobody would wait.
+        return AsyncCollectiveTensor(arguments[0])
     if kind == "barrier":
         Log.current.add("barrier")
         return _handle(works, works.next(), [])
