@@ -39,6 +39,8 @@ def install(write: Write) -> None:
         module.start_processes = _run_here
     torch.multiprocessing.spawn = _run_here
     torch.nn.DataParallel.__init__ = _on_one_gpu(torch.nn.DataParallel.__init__)
+    if not hasattr(torch._C, "_scatter"):  # a build for CPUs
+        torch._C._scatter = _to_the_one_gpu
     if importlib.util.find_spec("triton") is not None:
         _record_triton(write)
 
@@ -69,6 +71,13 @@ def _on_one_gpu(make: Any) -> Any:
             raise NotImplementedError(SEVERAL_GPUS.format(count=count))
 
     return made
+
+
+def _to_the_one_gpu(
+    tensor: torch.Tensor, devices: list[int], *_: Any
+) -> list[torch.Tensor]:
+    """What DataParallel does with a batch: one GPU gets all of it."""
+    return [tensor.to(torch.device("cuda", devices[0]))]
 
 
 def _record_triton(write: Write) -> None:
