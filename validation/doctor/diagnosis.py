@@ -24,9 +24,9 @@ COMMON = 0.5
 NOISE = 0.2
 # Two causes whose times differ by less at every size predict the same log: no measurement tells them apart.
 SAME = 0.03
-# A cause has to take away so much of what the log is off by; nearly all of it where good machines are as slow.
+# Guess: a cause has to take away so much of what the log is off by; nearly all of it where good machines are as slow.
 LEAST_EXPLAINED, NEARLY_ALL = 0.2, 0.8
-# A part that has gone so far of the way to its limit may hide a fault: its owner knows whether it was faster.
+# Guess: a part that has gone so far of the way to its limit may hide a fault; its owner knows whether it was faster.
 LEANING = 0.5
 
 

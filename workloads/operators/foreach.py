@@ -61,7 +61,7 @@ def optimizer(operation: Operation) -> tuple[Kernel, ...]:
 def adamw(operation: Operation, tables: Collection[Operand]) -> tuple[Kernel, ...]:
     """Fused AdamW over tables of which most rows have no gradient, and over all others.
 
-    Such rows take longer: zeros are divided by zeros.
+    Such rows take longer: their moments are zeros, and dividing those takes the slow path.
     """
     parameters = _lists(operation)[0]
     places = [at for at, each in enumerate(parameters) if each in tables][: len(tables)]
