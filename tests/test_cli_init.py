@@ -155,6 +155,22 @@ def test_a_cluster_of_eight_answers(tmp_path: Path) -> None:
     assert str(oversubscription(made)[0]) == "leaf 2:1"
 
 
+def test_options_alone_ask_nothing(tmp_path: Path) -> None:
+    """Seven options are enough where nobody can answer; an option that is missing then is named."""
+    words = "--host dgx-h100 --hosts 16 --network rail --below 8 --oversubscription 2"
+    assert len(cluster_of(tmp_path, *words.split(), "--port=").gpus) == 128
+    line = ["init", "cluster", *words.split(), "-o", str(tmp_path / "other.toml")]
+    missed = CliRunner().invoke(cli.main, line, input="")
+    assert missed.exit_code == 2 and "--port" in missed.stderr
+
+
+def test_a_cluster_of_names_has_the_host_that_is_said(tmp_path: Path) -> None:
+    """Slurm names hosts and says nothing of them."""
+    (tmp_path / "slurm.conf").write_text("SwitchName=s1 Nodes=n[1-2]\n")
+    words = ("--from", str(tmp_path / "slurm.conf"), "--host", "dgx-b200")
+    assert cluster_of(tmp_path, *words).gpu_model == "b200"
+
+
 def test_a_cluster_of_what_another_tool_says(tmp_path: Path) -> None:
     """A host that is known is multiplied; a network is extended as it is."""
     for name, hosts in (("dgx-h100", None), ("rail-h100", 2)):

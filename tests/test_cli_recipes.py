@@ -51,6 +51,20 @@ def test_a_recipe_runs_where_a_scenario_does(tmp_path: Path) -> None:
     assert step_of(str(scenario)) == step_of(recipe, *there)
 
 
+def test_a_key_has_the_argument_that_decided_it(tmp_path: Path) -> None:
+    """Megatron's arguments stand beside the keys; defaults for experts are not in a dense model's scenario."""
+    script = tmp_path / "pretrain.sh"
+    script.write_text(
+        "--num-layers 4 --hidden-size 1024 --num-attention-heads 8 --swiglu --seq-length 2048 --vocab-size 32000 "
+        "--max-position-embeddings 2048 --micro-batch-size 1 --global-batch-size 8\n"
+    )
+    made = typed("import-recipe", str(script), "--cluster", "dgx-h100")
+    assert made.exit_code == 0, made.output
+    for line in ("model.layers: --num-layers 4", "model.gated: --swiglu", "training.global_batch: --global-batch-size 8"):  # fmt: skip
+        assert f"# {line}\n" in made.stdout
+    assert "moe_" not in made.stdout and "model.bias:" not in made.stdout
+
+
 def test_hosts_decide_the_replicas(tmp_path: Path) -> None:
     """Of --cluster dgx-h100 --hosts 2 become 16 ranks of its cluster of several hosts."""
     result = typed(

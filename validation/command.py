@@ -51,7 +51,7 @@ def compare(
                 rows,
                 "jobs with their times (CSV), rows of the set, or a folder of traces",
             )
-        if not sets and own.is_own(rows):
+        if not sets and (own.is_own(rows) or rows.suffix == ".csv"):
             return [own.validate_own(rows, jobs, cluster)]
     where = {} if cluster is None else {"cluster": cluster}
     return [validate(name, rows, jobs, **where) for name in chosen]

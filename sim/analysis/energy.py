@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -237,39 +237,87 @@ def sent_by_gpus(planned: Planned, run: Run) -> float:
     return math.fsum(moved[leaving].tolist()) / len(run.start[0])
 
 
-_CHANGED = re.compile(r"gpu(?:\[.*\])?\.(clock|power_limit)=([\d.]+)(x|%)")
+_CHANGED = re.compile(
+    r"gpu(?:\[.*\])?\.(clock|power_limit|hbm_bandwidth|flops)=([\d.]+)(x|%)"
+)
+LITTLE = 0.001  # of the step: less is no change
+HALF = 0.5  # of what the changed clock alone would cost: less of it than that is odd
 
 
-def limit_note(
-    before: Energy | None, after: Energy | None, changes: Iterable[str]
-) -> str:
-    """Why a changed clock or power limit does more or less than one expects; "" where there is nothing odd.
-
-    ``changes`` are items such as "gpu.clock=0.95x".
+def factors(changes: Iterable[str]) -> dict[str, float]:
+    """What GPUs' attributes are multiplied by, from items such as "gpu.clock=0.95x".
 
     Examples
     --------
-    >>> limit_note(None, None, ["gpu.clock=2x"])
-    ''
+    >>> factors(["gpu.clock=0.95x", "gpu[3].flops=50%", "nvlink.bandwidth=2x"])
+    {'clock': 0.95, 'flops': 0.5}
     """
-    asked = {
+    return {
         m[1]: float(m[2]) / (100 if m[3] == "%" else 1)
         for m in map(_CHANGED.fullmatch, changes)
         if m
     }
-    if before is None or after is None or not asked:
+
+
+def bound_note(
+    asked: Mapping[str, float], uses: Sequence[KernelUse], gpu: Gpu, speedup: float
+) -> str:
+    """Why more or less HBM bandwidth or arithmetic changes a step less than one expects; "" where it does not.
+
+    Every kernel waits for one of the two alone, so the other one's share of the kernels' time stays.
+    """
+    changed = [name for name in ("hbm_bandwidth", "flops") if name in asked]
+    total = math.fsum(use.time for use in uses)
+    if len(changed) != 1 or not total:
+        return ""
+    factor = asked[changed[0]]
+    if abs(speedup - 1) >= HALF * abs(factor - 1):
+        return ""
+    arithmetic = math.fsum(
+        use.time for use in uses if gpu.roofline.arithmetic(use.kernel)
+    )
+    own, other, rest = "HBM", "arithmetic", arithmetic
+    if changed[0] == "flops":
+        own, other, rest = "arithmetic", "HBM", total - arithmetic
+    if rest < total / 100:
+        return ""
+    share = f"{rest / total:.0%}".replace("%", " %")
+    return f"{share} of the kernels' time waits for {other}, not for {own}."
+
+
+def limit_note(
+    before: Energy | None,
+    after: Energy | None,
+    asked: Mapping[str, float],
+    speedup: float,
+) -> str:
+    """Why a changed clock or power limit does more or less than one expects; "" where there is nothing odd.
+
+    ``asked`` is what `factors` returns.
+
+    Examples
+    --------
+    >>> limit_note(None, None, {"clock": 2.0}, 1.5)
+    ''
+    """
+    if before is None or after is None or not asked.keys() & {"clock", "power_limit"}:
         return ""
     limit, share = (
         f"{before.gpu_limit:.0f} W",
         f"{before.gpu_clock:.0%}".replace("%", " %"),
     )
     clock, power = asked.get("clock", 1.0), asked.get("power_limit", 1.0)
+    if power > 1 and before.limited and abs(speedup - 1) < LITTLE:
+        return f"Kernels were timed under the limit of {limit} and keep those times: what more power adds is unknown."
     if power > 1 and not before.limited:
         return f"The limit of {limit} does not hold this step back."
     if power > 1 and not after.limited:
         return f"The limit of {after.gpu_limit:.0f} W holds nothing back any more: the highest clock does."
     held = f"the limit of {limit} keeps its clock at {share} of the highest in the mean"
-    if clock < 1 and before.limited:
+    less = speedup - 1 > HALF * (clock - 1)
+    if clock < 1 and not less and speedup > clock + LITTLE:
+        return "Arithmetic follows the clock; memory, links and the host do not."
+    if clock < 1 and before.limited and less:
         return f"A lower clock costs less than one may expect: {held} anyway."
     if clock > 1 and before.limited:
         chip = "This stands for a faster chip that draws no more power"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TypeVar
 
@@ -70,33 +71,45 @@ def cluster(
         model, fabric = new_cluster.host_of(source)
         if not model:
             text = description or f"as in {source.name}"
-            _write(output, new_cluster.extending(source, output, text))
+            _write(output, new_cluster.extending(source, output, text, host or ""))
             return
         talk(f"{source}: one host, {len(fabric.gpus)} {fabric.gpu_model}: a {model}")
         host = host or model
     known = new_cluster.known_hosts()
-    host = _asked("Host model", host, "dgx-h100")
+    stated = None not in (host, hosts, network, below, oversubscription, port)
+    host = _asked("Host model", "--host", host, "dgx-h100")
     if host not in known:
         expected = f"one of {', '.join(known)}"
         raise misused("--host", host, expected, did_you_mean(host, known))
-    count = int(_asked("Hosts", hosts, 32))
-    network = _asked("Network (rail: a leaf for each NIC; tree: one)", network, "rail")
+    count = int(_asked("Hosts", "--hosts", hosts, 32))
+    question = "Network (rail: a leaf for each NIC; tree: one)"
+    network = _asked(question, "--network", network, "rail")
     if network not in _NETWORKS:
         raise misused("--network", network, f"one of {', '.join(_NETWORKS)}")
-    under = int(_asked("Hosts under the same leaves", below, count))
-    blocked = int(_asked("Oversubscription (2 for 2:1)", oversubscription, 1))
-    rate = str(_asked("Port of a NIC (empty: the host's)", port, ""))
+    under = int(_asked("Hosts under the same leaves", "--below", below, count))
+    question = "Oversubscription (2 for 2:1)"
+    blocked = int(_asked(question, "--oversubscription", oversubscription, 1))
+    rate = str(_asked("Port of a NIC (empty: the host's)", "--port", port, ""))
     wire = parse_bandwidth(rate, "init cluster", "port") if rate else None
-    text = str(_asked("Description", description, f"{count} {host}"))
+    text = description or f"{count} {host}"
+    if not stated:  # who answers by options alone is asked nothing
+        text = str(_asked("Description", "--description", description, text))
     said = new_cluster.Answers(host, count, network, under, blocked, wire, text)
     _write(output, new_cluster.text_of(said))
 
 
-def _asked(question: str, said: T | None, usual: T) -> T:
-    """An option, or the answer to its question."""
+def _asked(question: str, option: str, said: T | None, usual: T) -> T:
+    """An option, or the answer to its question; where nobody can answer, the option is missed by name."""
     if said is not None:
         return said
-    answer: T = click.prompt(question, default=usual, err=True)
+    try:
+        answer: T = click.prompt(question, default=usual, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise misused(
+            option, "nothing, and no terminal to ask", f"{usual!r} or another"
+        ) from None
     return answer
 
 

@@ -137,10 +137,16 @@ def export(cluster: str, hosts: int | None, output: Path | None, format_: str) -
     default="",
     help="nccl_xml, nvidia_smi, slurm, ...; default: by the content.",
 )
+@click.option(
+    "--host",
+    metavar="NAME",
+    default="",
+    help="Model of every host, where the file only names them (Slurm, ibnetdiscover); default: dgx-h100.",
+)
 @explained
-def import_(file: Path, output: Path | None, format_: str) -> None:
+def import_(file: Path, output: Path | None, format_: str, host: str) -> None:
     """Read a cluster of another tool; the JSON it writes works wherever a cluster's name does."""
-    fabric, path, notes = interchange.import_file(file, output, format_)
+    fabric, path, notes = interchange.import_file(file, output, format_, host)
     for note in notes:
         talk(note)
     talk(f"wrote {path}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs")

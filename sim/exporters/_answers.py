@@ -93,6 +93,8 @@ def of_comparison(comparison: Mapping[str, Any]) -> str:
     times = f"{step} a step " + ("as before" if step == was else f"instead of {was}")
     if abs(gain) < NOTHING:
         still = " No figure of the step moves." if comparison.get("unchanged") else ""
+        if comparison.get("same_places"):
+            still = " Every rank runs on the GPU that it had."
         return f"The change saves nothing{_idle(comparison)}: {times}.{still}{why}"
     word = "less" if gain > 0 else "more"
     speed = f"{comparison['speedup']:.3f} times as fast"

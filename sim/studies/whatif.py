@@ -11,7 +11,7 @@ from dataclasses import asdict, replace
 from typing import Any, Generic, TypeVar
 
 from prestep.sim.analysis.choices import alone, changed_choices
-from prestep.sim.analysis.energy import limit_note
+from prestep.sim.analysis.energy import bound_note, factors, limit_note
 from prestep.sim.analysis.json_text import finite
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.planning.planned import Planned
@@ -61,6 +61,10 @@ def beside(
     """
     (scenario, one), (changed_scenario, other) = base, changed
     table = compare(one.result.to_dict(), other.result.to_dict())
+    details, asked, speedup = one.result.details, factors(overrides), table["speedup"]
+    because = limit_note(one.result.energy, other.result.energy, asked, speedup)
+    if not because and details is not None:
+        because = bound_note(asked, details.kernels, details.gpu, speedup)
     return {
         **table,
         "difference_interval": interval_of(one, other, again),
@@ -70,7 +74,9 @@ def beside(
             side: sum(alone(planned).values())
             for side, planned in (("base", one.planned), ("changed", other.planned))
         },
-        "because": limit_note(one.result.energy, other.result.energy, overrides),
+        "because": because,
+        "same_places": _moved(scenario, changed_scenario)
+        and one.planned.gpus == other.planned.gpus,
         "choices": [
             asdict(choice) for choice in changed_choices(one.planned, other.planned)
         ],
@@ -93,6 +99,14 @@ def compare(base: Table, changed: Table) -> Table:
             for name in names
         },
     }
+
+
+def _moved(base: Scenario, changed: Scenario) -> bool:
+    """Whether ranks were to run elsewhere, and nothing else is different."""
+    return (
+        base.placement != changed.placement
+        and replace(changed, placement=base.placement, measured=base.measured) == base
+    )
 
 
 def _part(result: Table) -> Table:

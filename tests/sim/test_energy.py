@@ -13,12 +13,21 @@ from hypothesis import strategies as st
 from prestep import cli
 from prestep.sim import api
 from prestep.sim.analysis.cost import Prices, cost_of
-from prestep.sim.analysis.energy import HELD, TRAFFIC, Energy, limit_note
+from prestep.sim.analysis.energy import (
+    HELD,
+    TRAFFIC,
+    Energy,
+    bound_note,
+    factors,
+    limit_note,
+)
+from prestep.sim.analysis.kernels import KernelUse
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.changed import Speed, changed
 from prestep.sim.costs.draw import Draw
 from prestep.sim.costs.gpu_files import names
+from prestep.sim.graph.kernel import Kernel
 from tests.sample import together
 
 SCENARIO = "llama1b-ddp4"
@@ -183,23 +192,48 @@ def test_impossible_prices_are_refused(option: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "limited", "told"),
+    ("change", "speedup", "limited", "told"),
     [
-        ("gpu.clock=0.95x", (True, True), "costs less"),
-        ("gpu[3].clock=90%", (True, True), "88 % of the highest"),
-        ("gpu.clock=1.05x", (True, True), "draws no more power"),
-        ("gpu.power_limit=1.2x", (True, False), "holds nothing back"),
-        ("gpu.power_limit=1.2x", (False, False), "does not hold"),
-        ("gpu.clock=0.95x", (False, False), ""),
-        ("gpu.power_limit=0.8x", (True, True), ""),
-        ("gpu.flops=2x", (True, True), ""),
+        ("gpu.clock=0.95x", 0.99, (True, True), "costs less"),
+        ("gpu[3].clock=90%", 0.99, (True, True), "88 % of the highest"),
+        ("gpu.clock=0.9x", 0.93, (True, True), "memory, links and the host do not"),
+        ("gpu.clock=1.05x", 1.04, (True, True), "draws no more power"),
+        ("gpu.power_limit=1.2x", 1.05, (True, False), "holds nothing back"),
+        ("gpu.power_limit=2x", 1.0, (True, False), "what more power adds is unknown"),
+        ("gpu.power_limit=1.2x", 1.0, (False, False), "does not hold"),
+        ("gpu.clock=0.95x", 0.95, (False, False), ""),
+        ("gpu.power_limit=0.8x", 0.9, (True, True), ""),
+        ("gpu.flops=2x", 1.5, (True, True), ""),
     ],
 )
 def test_a_limit_explains_what_a_clock_does(
-    change: str, limited: tuple[bool, bool], told: str
+    change: str, speedup: float, limited: tuple[bool, bool], told: str
 ) -> None:
     """Where the step goes another way than one expects, and only there."""
     watts = (700.0, 700.0, True, 0.88, *[1.0] * 8, "fitted")
     before, after = (replace(Energy(*watts), limited=held) for held in limited)
-    note = limit_note(before, after, [change])
+    note = limit_note(before, after, factors([change]), speedup)
+    assert (told in note) if told else not note
+
+
+@pytest.mark.parametrize(
+    ("change", "speedup", "told"),
+    [
+        ("gpu.hbm_bandwidth=2x", 1.1, "75 % of the kernels' time waits for arithmetic"),
+        ("gpu.flops=2x", 1.1, "25 % of the kernels' time waits for HBM"),
+        ("gpu.hbm_bandwidth=2x", 1.6, ""),
+        ("gpu.hbm_bandwidth=0.5x", 0.9, "75 % of the kernels' time waits"),
+        ("nvlink.bandwidth=2x", 1.0, ""),
+    ],
+)
+def test_what_does_not_bound_a_step_is_named(
+    change: str, speedup: float, told: str
+) -> None:
+    """Three seconds of a product and one of a copy: the GPU waits for arithmetic in three of four."""
+    product, copy = Kernel("gemm", (8192, 8192, 8192), "bf16"), Kernel("copy", (2**30,), "bf16")  # fmt: skip
+    uses = [
+        KernelUse(kernel, 1.0, time, 1.0, 1.0, time, "measured")
+        for kernel, time in ((product, 3.0), (copy, 1.0))
+    ]
+    note = bound_note(factors([change]), uses, load_gpu("h100"), speedup)
     assert (told in note) if told else not note

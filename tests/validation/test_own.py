@@ -72,6 +72,10 @@ def test_a_row_is_held_to_its_limit(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
+        (
+            "scenario,step\njob.toml,1\n",
+            "steps.csv:1: found the columns scenario, step",
+        ),
         ("job,measured\njob.toml,fast\n", "steps.csv:2: measured"),
         ("job,measured\njob.toml,-1\n", "above 0"),
         ("job,measured,limit\njob.toml,1,much\n", "limit: found much"),

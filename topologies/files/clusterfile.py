@@ -105,8 +105,12 @@ def _foreign_base(path: Path) -> Path | None:
 
 def _extended(path: Path, base: Path, hosts: int | None) -> Fabric:
     """Another tool's cluster with the facts, links and measured times that a cluster file states of it."""
-    where, fabric = where_of(path), _imported(base, hosts)
+    where = where_of(path)
     table = merged(path, extended=False)
+    host = table.pop("host", "")
+    if not isinstance(host, str):
+        raise InputError.of(where, "host", str(host), "the name of a host model")
+    fabric = _imported(base, hosts, host)
     for key in {"extends", "description"} & {*table}:
         del table[key]
     files = {field: str(table.pop(key, "")) for key, field in FILES.items()}
@@ -156,8 +160,8 @@ def _foreign(path: Path) -> bool:
     return path.suffix not in ("", ".toml") and os.path.isfile(path)
 
 
-def _imported(path: Path, hosts: int | None) -> Fabric:
-    return checked(importers.read(path), str(path), hosts)
+def _imported(path: Path, hosts: int | None, host: str = "") -> Fabric:
+    return checked(importers.read(path, host=host), str(path), hosts)
 
 
 def checked(fabric: Fabric, where: str, hosts: int | None = None) -> Fabric:

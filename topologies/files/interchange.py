@@ -125,7 +125,10 @@ def writers() -> list[str]:
 
 
 def import_file(
-    path: str | Path, output: str | Path | None = None, format: str = ""
+    path: str | Path,
+    output: str | Path | None = None,
+    format: str = "",
+    host: str = "",
 ) -> tuple[Fabric, Path, list[str]]:
     """Read a cluster of another tool and write it as node-link JSON, which works wherever a cluster's name does.
 
@@ -135,6 +138,8 @@ def import_file(
         The file to write; the name of `path` with the suffix .json, in the current directory, when None.
     format
         A name of `importers.formats()`; told from the content when empty.
+    host
+        The model of every host, for a file that only names its hosts.
 
     Returns
     -------
@@ -146,7 +151,7 @@ def import_file(
     InputError
         If the file is wrong, GPUs cannot reach each other, or the output would replace the input.
     """
-    fabric = importers.read(path, format)
+    fabric = importers.read(path, format, host)
     mistakes = unroutable(fabric, str(path))
     InputError.check(mistakes)
     target = (

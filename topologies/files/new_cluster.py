@@ -71,14 +71,15 @@ def host_of(file: Path) -> tuple[str, Fabric]:
     return ("" if model is None else model.name), fabric
 
 
-def extending(file: Path, output: Path, description: str) -> str:
-    """The cluster file over another tool's, which has the hosts and the network."""
+def extending(file: Path, output: Path, description: str, host: str = "") -> str:
+    """The cluster file over another tool's, which has the network and the hosts, or only the names of the hosts."""
     near = file.resolve().parent == output.resolve().parent
     base = file.name if near else str(file.resolve())
     lines = [
         _HEAD,
         f"extends = {json.dumps(base)}",
         f"description = {json.dumps(description)}",
+        *([f"host = {json.dumps(host)}"] if host else []),
         "# host_factor = 1.2             # hosts that take 1.2 times as long for framework code",
         "# [nic]",
         '# bandwidth = "48 GB/s"         # payload of a port, if you measured it',

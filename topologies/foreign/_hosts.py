@@ -7,6 +7,7 @@ from functools import lru_cache
 
 import networkx as nx
 
+from prestep.sim.errors import did_you_mean
 from prestep.topologies import host
 from prestep.topologies.fabric.wiring import add_hosts
 from prestep.topologies.files import host_models
@@ -17,23 +18,32 @@ from prestep.topologies.files.importers._text import Source
 USUAL = "dgx-h100"
 
 
+def model_of(source: Source, host_name: str) -> HostModel:
+    """The bundled host that stands in every host of the file: the one that the user names, or the usual one."""
+    known = [model.name for model in host_models.models()]
+    name = host_name or USUAL
+    if name not in known:
+        hint = did_you_mean(name, known)
+        source.fail("host", f'"{name}"', f"one of {', '.join(known)}", hint)
+    return host_models.named(name)
+
+
 def add_assumed_host(
-    graph: nx.MultiDiGraph[str], source: Source, name: str, gpus: int
+    graph: nx.MultiDiGraph[str], source: Source, name: str, model: HostModel, gpus: int
 ) -> list[str]:
     """A host with `gpus` GPUs and as many NICs; returns the NICs, in order."""
-    model = host_models.named(USUAL)
     source.assumed(
         "hosts",
         f"only named in the file; {model.name} inside each, with as many GPUs as NICs",
     )
     source.stands_on(model)
-    nics = add_hosts(graph, name, _assumed(gpus))
+    nics = add_hosts(graph, name, _assumed(model.name, gpus))
     return [f"{name}/{nic}" for nic in nics]
 
 
 @lru_cache
-def _assumed(gpus: int) -> nx.MultiDiGraph[str]:
-    params = host_models.named(USUAL).params
+def _assumed(model: str, gpus: int) -> nx.MultiDiGraph[str]:
+    params = host_models.named(model).params
     return host.pattern(replace(params, gpus=gpus, nics=gpus, nvmes=gpus))
 
 

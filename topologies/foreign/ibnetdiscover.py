@@ -13,9 +13,10 @@ from prestep.sim.errors import InputError
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.wiring import add_node, join, new_graph
+from prestep.topologies.files.host_models import HostModel
 from prestep.topologies.files.importers._text import Source, text_of
 from prestep.topologies.foreign import _rates
-from prestep.topologies.foreign._hosts import add_assumed_host
+from prestep.topologies.foreign._hosts import add_assumed_host, model_of
 
 _NODE = re.compile(r'^(Switch|Ca|Rt)\s+(\d+)\s+"([^"]+)"\s*#\s*"([^"]*)"')
 _PORT = re.compile(
@@ -46,7 +47,7 @@ def sniff(text: str) -> bool:
     return re.search(r'^(Switch|Ca)\s+\d+\s+"[SH]-', text, re.MULTILINE) is not None
 
 
-def read(path: str | Path) -> Fabric:
+def read(path: str | Path, host: str = "") -> Fabric:
     """The fabric; adapters whose descriptions start with the same host name are one host.
 
     ::
@@ -55,8 +56,8 @@ def read(path: str | Path) -> Fabric:
         [1] "H-b"[1] # "node-1 mlx5_0" lid 7 4xNDR     |     |
         [2] "H-c"[1] # "node-1 mlx5_1" lid 8 4xNDR   nic0   nic1  of node-1
 
-    A switch with adapters on it is a leaf, the next a spine, then a core. Hosts are not in the file: each is a DGX H100
-    with one GPU per adapter. SHARP's aggregation nodes are left out. See `notes`.
+    A switch with adapters on it is a leaf, the next a spine, then a core. Hosts are not in the file: each is the
+    bundled `host`, a DGX H100 unless said, with one GPU per adapter. Aggregation nodes of SHARP are left out.
 
     Raises
     ------
@@ -66,7 +67,7 @@ def read(path: str | Path) -> Fabric:
     source = Source(path)
     devices = _devices(source, text_of(path))
     try:
-        return source.finish(_build(source, devices))
+        return source.finish(_build(source, devices, model_of(source, host)))
     except InputError as error:
         raise source.checked(error) from None
 
@@ -106,11 +107,11 @@ def _add_port(source: Source, device: _Device | None, number: int, line: str) ->
     device.ports[int(port[1])] = port[2], int(port[3]), rate[0].strip()
 
 
-def _build(source: Source, devices: dict[str, _Device]) -> Fabric:
+def _build(source: Source, devices: dict[str, _Device], model: HostModel) -> Fabric:
     """Hosts, switches by their tier, and cables."""
     adapters = _adapters(source, devices)
-    graph = new_graph(source.title, "h100", "ibnetdiscover")
-    names = _add_hosts(source, graph, adapters)
+    graph = new_graph(source.title, model.params.gpu, "ibnetdiscover")
+    names = _add_hosts(source, graph, adapters, model)
     names |= _add_switches(graph, devices, _tiers(devices, adapters))
     _add_cables(source, graph, devices, names)
     return compile_graph(graph)
@@ -133,7 +134,10 @@ def _adapters(source: Source, devices: dict[str, _Device]) -> list[_Device]:
 
 
 def _add_hosts(
-    source: Source, graph: nx.MultiDiGraph[str], adapters: list[_Device]
+    source: Source,
+    graph: nx.MultiDiGraph[str],
+    adapters: list[_Device],
+    model: HostModel,
 ) -> dict[str, str]:
     """Hosts in the order of their names; the names of their NICs, by the adapters' GUIDs."""
     hosts: dict[str, list[_Device]] = {}
@@ -142,7 +146,7 @@ def _add_hosts(
     names: dict[str, str] = {}
     for host in sorted(hosts, key=_natural):
         own = sorted(hosts[host], key=lambda one: _natural(one.title))
-        nics = add_assumed_host(graph, source, host, len(own))
+        nics = add_assumed_host(graph, source, host, model, len(own))
         names |= {one.guid: nic for one, nic in zip(own, nics, strict=True)}
     return names
 

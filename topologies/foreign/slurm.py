@@ -14,10 +14,10 @@ from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.fabric.wiring import add_node, join, new_graph
+from prestep.topologies.files.host_models import HostModel
 from prestep.topologies.files.importers._text import Source, text_of
 from prestep.topologies.foreign import _rates, _yaml
-from prestep.topologies.foreign._hosts import add_assumed_host
-from prestep.topologies.host import LINKS
+from prestep.topologies.foreign._hosts import add_assumed_host, model_of
 
 _LINE = re.compile(r"^\s*(SwitchName|BlockName)\s*=", re.IGNORECASE | re.MULTILINE)
 _YAML = re.compile(r"^\s*-\s*topology\s*:", re.MULTILINE)
@@ -43,8 +43,8 @@ def sniff(text: str) -> bool:
     return _LINE.search(text) is not None or _YAML.search(text) is not None
 
 
-def read(path: str | Path, gpus: int = 8) -> Fabric:
-    """The tree of switches over the nodes, each of them a host with `gpus` GPUs.
+def read(path: str | Path, gpus: int = 8, host: str = "") -> Fabric:
+    """The tree of switches over the nodes, each of them a `host` with `gpus` GPUs.
 
     ::
 
@@ -52,8 +52,8 @@ def read(path: str | Path, gpus: int = 8) -> Fabric:
         SwitchName=s1 Nodes=n[01-02]              s1      s2
         SwitchName=s2 Nodes=n[03-04]           n01 n02  n03 n04
 
-    The file has no rates and no hosts: hosts are DGX H100, and a switch has as much bandwidth up as down. A block is a
-    switch over its nodes, and all blocks stand under one. See `notes`.
+    The file has no rates and no hosts: hosts are DGX H100 unless `host` names another, and a switch has as much
+    bandwidth up as down. A block is a switch over its nodes, and all blocks stand under one. See `notes`.
 
     Raises
     ------
@@ -71,7 +71,8 @@ def read(path: str | Path, gpus: int = 8) -> Fabric:
     if not switches:
         source.fail("", "no switch", "at least one switch or block")
     try:
-        return source.finish(_build(source, switches, gpus))
+        model = model_of(source, host)
+        return source.finish(_build(source, switches, model, gpus))
     except InputError as error:
         raise source.checked(error) from None
 
@@ -226,20 +227,22 @@ def _numbers(source: Source, where: str, piece: str) -> list[str]:
     return numbers
 
 
-def _build(source: Source, switches: dict[str, _Switch], gpus: int) -> Fabric:
+def _build(
+    source: Source, switches: dict[str, _Switch], model: HostModel, gpus: int
+) -> Fabric:
     """Hosts under their leaves, and the tree of switches above."""
     _check_defined(source, switches)
     heights = {name: _height(source, switches, name, ()) for name in switches}
-    graph = new_graph(source.title, "h100", "slurm")
-    cables = _add_hosts(graph, source, switches, gpus)
+    graph = new_graph(source.title, model.params.gpu, "slurm")
+    cables = _add_hosts(graph, source, switches, model, gpus)
     kinds = {0: "leaf", 1: "spine"}
     for name in switches:
         add_node(graph, name, kinds.get(heights[name], "core"))
     ports = dict.fromkeys(switches, 0)
     for nic, leaf in cables:
-        join(graph, nic, leaf, "nic", LINKS["nic"])
+        join(graph, nic, leaf, "nic", model.params.nic)
         ports[leaf] += 1
-    _add_uplinks(source, graph, switches, heights, ports)
+    _add_uplinks(source, graph, switches, heights, ports, model.params.nic)
     return compile_graph(graph)
 
 
@@ -254,7 +257,11 @@ def _check_defined(source: Source, switches: dict[str, _Switch]) -> None:
 
 
 def _add_hosts(
-    graph: nx.MultiDiGraph[str], source: Source, switches: dict[str, _Switch], gpus: int
+    graph: nx.MultiDiGraph[str],
+    source: Source,
+    switches: dict[str, _Switch],
+    model: HostModel,
+    gpus: int,
 ) -> list[tuple[str, str]]:
     """A host for each node; returns its NICs with the leaf of each, dealt out where a node is under several."""
     leaves: dict[str, list[str]] = {}
@@ -263,7 +270,7 @@ def _add_hosts(
             leaves.setdefault(node, []).append(switch.name)
     cables = []
     for node, above in leaves.items():
-        nics = add_assumed_host(graph, source, node, gpus)
+        nics = add_assumed_host(graph, source, node, model, gpus)
         cables += [(nic, above[at % len(above)]) for at, nic in enumerate(nics)]
     return cables
 
@@ -291,6 +298,7 @@ def _add_uplinks(
     switches: dict[str, _Switch],
     heights: dict[str, int],
     ports: dict[str, int],
+    nic: LinkSpec,
 ) -> None:
     """From the leaves up: as many ports up, over all switches above together, as there are down."""
     above: dict[str, list[str]] = {name: [] for name in switches}
@@ -298,7 +306,7 @@ def _add_uplinks(
         for name in switch.switches:
             above[name].append(switch.name)
     port = _rates.port(
-        LINKS["nic"].bandwidth.value, "guess", "as fast as the hosts' ports", "switch"
+        nic.bandwidth.value, "guess", "as fast as the hosts' ports", "switch"
     )
     for name in sorted(switches, key=heights.__getitem__):
         for parent in above[name]:
@@ -306,7 +314,7 @@ def _add_uplinks(
                 "cables between switches",
                 "not in the file; as much bandwidth up as down",
             )
-            share = LinkSpec(port.bandwidth, port.latency, raw=LINKS["nic"].raw)
+            share = LinkSpec(port.bandwidth, port.latency, raw=nic.raw)
             count = max(1, ports[name] // len(above[name]))
             join(graph, name, parent, "spine", share, count)
             ports[parent] += count

@@ -230,6 +230,10 @@ def _read_table(text: str, name: str, take: Callable[[Any, str], None]) -> None:
         where = f"{name}:{table.line_num}"
         if table.line_num == 1 and _is_head(cells):
             head = cells
+        elif table.line_num == 1 and not _is_plain(cells):
+            found = f"the columns {', '.join(cells)}"[:60]
+            expected = "job and measured, and keys of --set beside them"
+            raise InputError.of(where, "", found, expected)
         elif len(cells) > len(head) and any(cells):
             expected = f"{len(head)}: {', '.join(head)}"
             mistakes.append(Mistake(where, "", f"{len(cells)} cells", expected))

@@ -44,6 +44,19 @@ UNSAID = 50304
 TOKENIZER = ("tokenizer-type", "tokenizer-model", "tokenizer-name-or-path")
 
 
+#: Keys of [model] that arguments decide beside others.
+OF_MODEL = {
+    **LATENT,
+    "swiglu": "gated",
+    "quick-geglu": "gated",
+    "num-query-groups": "kv_heads",
+    "max-position-embeddings": "max_positions",
+    "moe-router-topk": "experts_per_token",
+    "num-residual-streams": "streams",
+    "window-size": "window",
+}
+
+
 @dataclass(frozen=True)
 class Translated:
     """What arguments stand for.
@@ -144,6 +157,17 @@ def _vocabulary(
     return (), (
         Mistake(where, "--vocab-size", f"nothing ({tokenizer})", expected, hint),
     )
+
+
+def key_of(name: str) -> str:
+    """The key of a scenario that an argument decides, as section.key; "" for one that is read beside others."""
+    if name in SWITCHES:
+        return SWITCHES[name][0]
+    if name in WORDS:
+        return WORDS[name][0]
+    if name in OF_MODEL:
+        return f"model.{OF_MODEL[name]}"
+    return (NUMBERS | REALS | TEXTS).get(name, "")
 
 
 def _one(name: str, values: list[str], made: Sections, where: str) -> None:

@@ -88,6 +88,7 @@ def completed(
     mistakes = [*recipe.mistakes, *(() if lenient else recipe.missed(said))]
     mistakes += [one for key, one in recipe.lacking.items() if not _says(said, key)]
     made = _without_model(recipe.tables()) if _names_model(said) else recipe.tables()
+    _leave_out_experts(made, recipe, said)
     placed, wrong_place, notes = _placed(made, recipe, said, path.parent)
     mistakes += wrong_place
     InputError.check(mistakes)
@@ -171,6 +172,23 @@ def _says(said: Mapping[str, str], key: str) -> bool:
     """Whether the command line says a key, or which model it is."""
     of_model = key == "model" or key.startswith("model.")
     return key in said or (of_model and _names_model(said))
+
+
+def _leave_out_experts(
+    tables: Mapping[str, dict[str, Any]], recipe: Recipe, said: Mapping[str, str]
+) -> None:
+    """Drops a trainer's defaults for experts where the model has none, which nobody wants to be warned of."""
+    changed = any(key.startswith("model.") for key in said)
+    if (
+        changed
+        or "kind" not in tables.get("model", {})
+        or tables["model"].get("experts")
+    ):
+        return
+    for key, setting in recipe.settings.items():
+        section, _, name = key.partition(".")
+        if setting.said == "default" and name.startswith("moe_"):
+            tables.get(section, {}).pop(name, None)
 
 
 def _without_model(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -336,7 +354,8 @@ def _wrong_count(recipe: Recipe, gpus: int, rest: int, layout: str) -> Mistake |
     found, copies = f"{gpus} GPUs", recipe.replicas
     if gpus % rest or gpus < rest:
         expected = f"a multiple of {rest} GPUs: {layout}"
-        return Mistake(recipe.where, "cluster", found, expected)
+        hint = f"--hosts N takes more hosts, or --set cluster.gpus={rest} so many GPUs"
+        return Mistake(recipe.where, "cluster", found, expected, hint)
     if copies and copies * rest != gpus:
         expected = f"{rest * copies}: {layout} x dp {copies}"
         return Mistake(recipe.where, "cluster", found, expected, "the recipe says so")

@@ -6,7 +6,13 @@ import re
 from pathlib import Path
 from typing import Any
 
-from prestep.workloads.arguments.megatron import NEEDED, TOKENIZER, given_in, translated
+from prestep.workloads.arguments.megatron import (
+    NEEDED,
+    TOKENIZER,
+    given_in,
+    key_of,
+    translated,
+)
 from prestep.workloads.arguments.names import (
     LATENT,
     NUMBERS,
@@ -117,9 +123,12 @@ def _by_table(
         draft.need("model.vocab", one.where, one.key, one.found, one.expected, one.hint)
     for text in made.assumed:
         draft.assume(text)
+    said = {
+        key_of(name): f"--{' '.join([name, *words])}" for name, words in table.items()
+    }
     for section, keys in made.sections.items():
         for key, value in keys.items():
-            draft.set(f"{section}.{key}", value, key)
+            draft.set(f"{section}.{key}", value, said.get(f"{section}.{key}", ""))
 
 
 def _by_rules(draft: Recipe, given: dict[str, list[str]], document: Document) -> None:

@@ -102,14 +102,24 @@ def heat_of(result: Prediction) -> Heat | None:
 
 def bottleneck(result: Prediction) -> str:
     """The kind of links that holds the step up most, and what it is worth; or that none does."""
-    held = [kind for kind in result.link_kinds if kind.held > 0]
+    kinds = [
+        kind
+        for kind in result.link_kinds
+        if kind.held > 0 or (kind.shadow_price or 0.0) > LITTLE
+    ]
     worst = max(
-        held, key=lambda kind: (kind.shadow_price or 0.0, kind.held), default=None
+        kinds, key=lambda kind: (kind.shadow_price or 0.0, kind.held), default=None
     )
     if worst is None:
         return "no link holds a transfer back."
-    told = f"{worst.kind} is full for {format_duration(worst.held)} of the step"
-    if (price := worst.shadow_price) is not None:
+    price = worst.shadow_price
+    # 1 % of the time in which links are full is what 1 % more bandwidth saves there; what it saves beyond that, it
+    # saves in transfers that pace themselves by the link without filling it.
+    full = worst.held > 0 and (price or 0.0) <= 2 * worst.held / 100
+    told = f"{worst.kind} paces transfers that it carries"
+    if full:
+        told = f"{worst.kind} is full for {format_duration(worst.held)} of the step"
+    if price is not None:
         saves = (
             f"1 % more bandwidth saves {words.price(price)}"
             if price > LITTLE

@@ -50,6 +50,8 @@ def timeline(result: Prediction) -> str:
     )
     if data["patterns"]:
         hint += " Zoom in on rows of layers, or look for a kernel, and they are opened."
+    if any(axis == "mp" for _, _, axis, *_ in data["facts"]):
+        hint += " mp: what all ranks of one replica exchange, such as the norm of gradients."
     controls = Markup(
         f'<div class="bar">{bar}<button type="button" id="sum" aria-pressed="false">sum a range</button>'
         '<label>find <input type="search" id="find" size="14" placeholder="mm, dp, backward"></label>'

@@ -121,6 +121,26 @@ def test_a_known_host_is_the_bundled_one(
     assert any(bundled in note for note in importers.notes(fabric))
 
 
+@pytest.mark.parametrize("host", ["dgx-b200", "mi300x"])
+def test_a_named_host_stands_in_a_file_that_only_names_hosts(
+    tmp_path: Path, host: str
+) -> None:
+    """Its GPUs and links are those of the bundled host, imported or extended; a file with hosts of its own refuses it."""
+    (tmp_path / "slurm.conf").write_text("SwitchName=s1 Nodes=n[1-2]\n")
+    ours, imported = tmp_path / "ours.toml", tmp_path / "ours.json"
+    ours.write_text(f'extends = "slurm.conf"\nhost = "{host}"\ndescription = "ours"\n')
+    words = ["topology", "import", str(tmp_path / "slurm.conf"), "--host", host]
+    made = CliRunner().invoke(main, [*words, "-o", str(imported)])
+    assert made.exit_code == 0, made.output
+    assert times(str(ours)) == pytest.approx(times(host), rel=1e-9)
+    assert times(str(imported)) == pytest.approx(times(host), rel=1e-9)
+    (tmp_path / "topo.xml").write_text(nccl_xml())
+    with pytest.raises(InputError, match="says what its hosts are"):
+        importers.read(tmp_path / "topo.xml", host=host)
+    with pytest.raises(InputError, match="dgx-h100"):
+        importers.read(tmp_path / "slurm.conf", host="dgx-h10")
+
+
 def test_half_a_board_is_no_known_host(tmp_path: Path) -> None:
     """Four of eight GPUs may be a virtual machine's, without multicast: nothing is said of NVLink SHARP."""
     path = tmp_path / "topo.xml"

@@ -11,6 +11,7 @@ NetworkX's formats are here. Those of other tools come through the entry point g
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 from prestep.sim import plugins
@@ -28,9 +29,10 @@ def formats() -> list[str]:
     return sorted(plugins.discover(_PACKAGE))
 
 
-def read(path: str | Path, format: str = "") -> Fabric:
+def read(path: str | Path, format: str = "", host: str = "") -> Fabric:
     """The cluster in a file of any known format, told from its content unless `format` names one.
 
+    `host` names the bundled host in every host of a file that says only which hosts there are (Slurm, ibnetdiscover).
     What had to be assumed and what was left out is in the facts of the cluster: see `notes`.
 
     Raises
@@ -39,11 +41,11 @@ def read(path: str | Path, format: str = "") -> Fabric:
         If the file cannot be read, is of no known format, or is wrong; the element is named.
     """
     if format:
-        return plugins.load_function(_PACKAGE, format, "read")(path)  # type: ignore[no-any-return]
+        return _read(path, format, host)
     text = text_of(path)
     for name in formats():
         if plugins.load_function(_PACKAGE, name, "sniff")(text):
-            return plugins.load_function(_PACKAGE, name, "read")(path)  # type: ignore[no-any-return]
+            return _read(path, name, host)
     start = " ".join(text.split())[:40]
     raise InputError.of(
         str(path),
@@ -51,6 +53,17 @@ def read(path: str | Path, format: str = "") -> Fabric:
         f'a file that starts with "{start}"',
         f"one of {', '.join(formats())}",
     )
+
+
+def _read(path: str | Path, name: str, host: str) -> Fabric:
+    """The cluster by one importer; a host is named only to those that ask for one."""
+    reader = plugins.load_function(_PACKAGE, name, "read")
+    if not host:
+        return reader(path)  # type: ignore[no-any-return]
+    if "host" not in inspect.signature(reader).parameters:
+        found, expected = f'"{host}"', f"none: {name} says what its hosts are"
+        raise InputError.of(str(path), "host", found, expected)
+    return reader(path, host=host)  # type: ignore[no-any-return]
 
 
 def notes(fabric: Fabric) -> list[str]:
