@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import inspect
+import itertools
 import re
 import typing
 from collections.abc import Sequence
@@ -25,6 +26,7 @@ from prestep.topologies.core.quantity import LinkSpec
 
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
 HEAD = "| key | value | default | meaning |\n| --- | --- | --- | --- |"
+FACTS = "| key | value | meaning |\n| --- | --- | --- |"
 
 
 def families() -> dict[str, ModuleType]:
@@ -41,10 +43,10 @@ def tables() -> str:
     known = families()
     order = ["host", *(name for name in known if name != "host")]
     facts = [
-        f"| `{key}` | {_cell(kind.written)} | | {_cell(MEANINGS[key])} |"
+        f"| `{key}` | {_cell(kind.written)} | {_cell(MEANINGS[key])} |"
         for key, kind in KINDS.items()
     ]
-    parts = ["\n".join(["### Facts of every family", "", HEAD, *facts])]
+    parts = ["\n".join(["### Facts of every family", "", FACTS, *facts])]
     return "\n\n".join(
         [*parts, *(_family(name, known[name], known["host"]) for name in order)]
     )
@@ -79,7 +81,7 @@ def _family(name: str, module: ModuleType, host: ModuleType) -> str:
 
 
 def _rows(params: type, base: type | None) -> list[str]:
-    """A row for each key, or for those that `params` adds to `base` or changes."""
+    """A row for each key, or for those that `params` adds to `base` or changes; neighbours that are alike share it."""
     meanings = _meanings(params)
     entries = dataclasses.fields(params)
     if base is not None:
@@ -89,16 +91,17 @@ def _rows(params: type, base: type | None) -> list[str]:
             entry for entry in entries if defaults.get(entry.name, ...) != entry.default
         )
     hints = typing.get_type_hints(params)
-    rows = []
-    before = None
-    for entry in entries:
-        meaning = meanings[entry.name]
+    rows, before = [], None
+    for (meaning, default), group in itertools.groupby(
+        entries, lambda one: (meanings[one.name], one.default)
+    ):
+        alike = list(group)
         text = "the same" if meaning == before else _cell(meaning)
         before = meaning
         cells = (
-            f"`{entry.name}`",
-            _type(hints[entry.name]),
-            _default(entry.default),
+            ", ".join(f"`{entry.name}`" for entry in alike),
+            _type(hints[alike[0].name]),
+            _default(default),
             text,
         )
         rows.append(f"| {' | '.join(cells)} |")
@@ -118,11 +121,11 @@ def _meanings(params: type) -> dict[str, str]:
 
 def _type(hint: Any) -> str:
     names = {
-        int: "whole number",
+        int: "int",
         str: "text",
         float: "number",
         LinkSpec: "a link",
-        tuple[int, ...]: "list of whole numbers",
+        tuple[int, ...]: "list of int",
     }
     return names[hint]
 

@@ -33,7 +33,7 @@ _FORMATS = {
     "bandwidth": units.format_bandwidth,
     "duration": units.format_duration,
 }
-_TYPES = {str: "text", int: "whole number", float: "number", bool: "true or false"}
+_TYPES = {str: "text", int: "int", float: "number", bool: "bool"}
 
 
 def tables() -> str:
@@ -77,22 +77,17 @@ def _rows(cls: type) -> Iterator[str]:
 
 
 def _value(entry: Field[Any], hint: Any) -> str:
-    """What may be written, with its limits."""
+    """What may be written, with its least; the schema has what is beyond any machine."""
     if entry.metadata["names"]:
         return ", ".join(catalog.names(entry.metadata["names"]))
     unit = entry.metadata["unit"]
-    told = f"a text such as {_UNITS[unit]}" if unit else _type(hint)
+    told = _UNITS[unit] if unit else _type(hint)
     low, above = entry.metadata["low"], entry.metadata["above"]
-    limits = (
-        [f"at least {low:g}"]
-        if low is not None
-        else [f"above {above:g}"]
-        if above is not None
-        else []
-    )
-    if (most := entry.metadata["most"]) is not None:
-        limits.append(f"at most {most:,.0f}")
-    return ", ".join([told, *limits])
+    if low is not None:
+        return f"{told}\N{NO-BREAK SPACE}≥\N{NO-BREAK SPACE}{low:g}"
+    if above is not None and not unit:
+        return f"{told}\N{NO-BREAK SPACE}>\N{NO-BREAK SPACE}{above:g}"
+    return told
 
 
 def _type(hint: Any) -> str:
@@ -102,11 +97,10 @@ def _type(hint: Any) -> str:
     if origin is typing.Union:
         return " or ".join(map(_type, typing.get_args(hint)))
     if origin is tuple:
-        item = typing.get_args(hint)[0]
-        return f"list of {_type(item)}{'' if typing.get_origin(item) is typing.Literal else 's'}"
+        return f"list of {_type(typing.get_args(hint)[0])}"
     if has_keys(hint):
         return f"table of {', '.join(entry.name for entry in fields(hint))}"
-    return "table of texts" if origin is dict else _TYPES[hint]
+    return "table of text" if origin is dict else _TYPES[hint]
 
 
 def _default(entry: Field[Any]) -> str:

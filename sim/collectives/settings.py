@@ -31,25 +31,25 @@ class Nccl:
 
     backend: Literal["nccl", "gloo", "nvshmem"] = key(
         "nccl",
-        "who runs collectives; nvshmem: all-to-alls, sends and gathers as puts from kernels, the rest by NCCL",
+        "who runs collectives; nvshmem: all-to-alls, sends and gathers",
     )
     transport: Literal["ibgda", "proxy"] = key(
         "ibgda",
-        "nvshmem: the GPU posts to the NIC, or a thread of the CPU",
+        "nvshmem: the GPU or the CPU posts to the NIC",
         wants="nccl.backend = nvshmem",
     )
     tensors: Literal["gpu", "cpu"] = key(
         "gpu",
-        "gloo: where the tensors live; those on GPUs are copied down and up",
+        "gloo: where tensors live",
         wants="nccl.backend = gloo",
     )
     version: str = key("2.28.9", "version whose tuning tables are used")
     nvls: bool | None = key(
-        None, "NVLink SHARP (NCCL_NVLS_ENABLE); default: what the cluster file says"
+        None, "NVLink SHARP (NCCL_NVLS_ENABLE); default: the cluster's"
     )
     collnet: bool | None = key(
         None,
-        "SHARP in the network's switches (NCCL_COLLNET_ENABLE); default false, as NCCL's",
+        "SHARP in switches (NCCL_COLLNET_ENABLE); default false",
         wants=None,
     )
     algo: str | None = key(
@@ -75,36 +75,34 @@ class Nccl:
     )
     p2p_net_chunksize: int | None = key(
         None,
-        "NCCL_P2P_NET_CHUNKSIZE: bytes of a message to another host in a slot of a channel's buffer; default 131072",
+        "NCCL_P2P_NET_CHUNKSIZE, bytes; default 131072",
         low=1,
     )
-    p2p_disable: bool = key(
-        False, "GPUs of a host talk through its memory (NCCL_P2P_DISABLE)"
-    )
+    p2p_disable: bool = key(False, "GPUs talk through host memory (NCCL_P2P_DISABLE)")
     p2p_level: Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"] | None = key(
         None,
-        "how far apart GPUs of a host may be to talk directly (NCCL_P2P_LEVEL); default PXB, SYS for 2 on AMD",
+        "farthest GPUs that talk directly (NCCL_P2P_LEVEL); default PXB, SYS for 2 on AMD",
     )
     net_gdr_level: Literal["LOC", "PIX", "PXB", "P2C", "PHB", "SYS"] | None = key(
         None,
-        "how far a NIC may be from a GPU to read its memory (NCCL_NET_GDR_LEVEL), else the host's; default: any",
+        "farthest NIC that reads GPU memory (NCCL_NET_GDR_LEVEL); default: any",
     )
     shm_disable: bool = key(
         False,
-        "not through memory either: with p2p_disable over the network (NCCL_SHM_DISABLE)",
+        "with p2p_disable: over the network (NCCL_SHM_DISABLE)",
     )
     cross_nic: int = between(
         2,
-        "2 or 0: rings stay on rails between hosts; 1: they need not (NCCL_CROSS_NIC)",
+        "1: rings may leave their rail between hosts (NCCL_CROSS_NIC)",
         low=0,
     )
     pxn_disable: bool = between(
         False,
-        "messages leave by the sender's own NIC, not its peer's rail (NCCL_PXN_DISABLE)",
+        "messages leave by the sender's NIC (NCCL_PXN_DISABLE)",
     )
     hostid: int | None = between(
         None,
-        "ranks that share a pretended host (NCCL_HOSTID): others over the network",
+        "ranks of a pretended host (NCCL_HOSTID)",
         low=1,
     )
     min_p2p_nchannels: int | None = key(
@@ -118,14 +116,14 @@ class Nccl:
     )
     net_speed: float | None = between(
         None,
-        "speed NCCL sees of a NIC; 10 Gbit/s where the driver says none; default: the cluster's",
+        "NIC speed that NCCL sees; default: the cluster's",
         unit="bandwidth",
     )
     net: Literal["socket"] | None = between(
-        None, "TCP sockets instead of RDMA (NCCL_NET=Socket); default: the cluster's"
+        None, "TCP instead of RDMA (NCCL_NET=Socket); default: the cluster's"
     )
     socket_nthreads: int | None = between(
-        None, "helper threads of a connection (NCCL_SOCKET_NTHREADS); 0: none", low=0
+        None, "threads of a connection (NCCL_SOCKET_NTHREADS); 0: none", low=0
     )
     nsocks_perthread: int | None = between(
         None, "sockets of each helper thread (NCCL_NSOCKS_PERTHREAD)", low=1

@@ -22,15 +22,13 @@ class Rl(OtherRun):
 
     algorithm: Literal["grpo", "dapo"] = key(
         "grpo",
-        "dapo: no reference policy, and batch_multiplier times the prompts are sampled",
+        "dapo: no reference policy, more prompts sampled",
     )
-    prompts: int | None = key(
-        None, "prompts of a step; [rl] begins with it", low=1, most=limits.SAMPLES
-    )
+    prompts: int | None = key(None, "prompts of a step", low=1, most=limits.SAMPLES)
     generations: int = key(16, "rollouts of each prompt", low=1, most=limits.SAMPLES)
     batch_multiplier: float = key(
         1.0,
-        "dapo: prompts sampled over those trained on (dynamic sampling drops the rest)",
+        "dapo: prompts sampled over those trained on",
         low=1,
     )
     prompt_length: int = key(
@@ -38,69 +36,67 @@ class Rl(OtherRun):
     )
     mean_length: int = key(
         1024,
-        "tokens of a rollout with its prompt, on average",
+        "mean tokens of a rollout with its prompt",
         low=1,
         most=limits.TOKENS,
     )
     max_length: int = key(
         4096,
-        "longest rollout with its prompt, and size of a pack",
+        "longest rollout with its prompt",
         low=1,
         most=limits.TOKENS,
     )
     max_new_tokens: int | None = key(
         None,
-        "most tokens that are generated; default what max_length leaves",
+        "most generated tokens; default what max_length leaves",
         low=1,
         most=limits.TOKENS,
     )
     lengths: Literal["lognormal", "exponential", "constant"] = key(
-        "lognormal", "distribution of generated tokens, cut off at the longest"
+        "lognormal", "distribution of generated tokens"
     )
-    spread: float = key(
-        0.7, "lognormal: standard deviation of the logarithm, before the cut", above=0
-    )
+    spread: float = key(0.7, "lognormal: deviation of the logarithm", above=0)
     train_global_batch: int | None = key(
         None,
-        "rollouts of one optimizer step; default all of the step",
+        "rollouts of an optimizer step; default all",
         low=1,
         most=limits.SAMPLES,
     )
     train_pack: int = key(
         1,
-        "longest rollouts that fit a pack of training (micro batch size)",
+        "longest rollouts in a training pack",
         low=1,
         most=limits.SAMPLES,
     )
     packing: bool = key(
         True,
-        "rollouts share packs; else each is padded to the longest, and packs count rollouts",
+        "rollouts share packs",
     )
     logprob_pack: int = key(
         1,
-        "the same of a pack of log-probabilities (logprob_batch_size)",
+        "longest rollouts in a log-probability pack",
         low=1,
         most=limits.SAMPLES,
     )
     reference: bool | None = key(
         None,
-        "log-probabilities of a reference policy too (KL penalty); default with grpo",
+        "reference policy (KL penalty); default with grpo",
     )
     off_policy_steps: int = key(
         0,
-        "steps that rollouts may be older than the weights; 0: generation and training take turns on all GPUs",
+        "steps that rollouts may lag; 0: GPUs take turns",
         low=0,
     )
     generation_gpus: int | None = key(
         None,
-        "off-policy: GPUs that generate, the last of the cluster; default half of them",
+        "off-policy: generating GPUs, the last; default half",
         low=1,
     )
-    generation_tp: int = key(1, "GPUs of an engine that split every layer", low=1)
+    generation_tp: int = key(1, "GPUs that split an engine's layers", low=1)
     generation_pp: int = key(1, "stages of an engine", low=1)
     generation_ep: int = key(
         1,
-        "ranks over which an engine's experts are dealt out whole: 1, or generation_tp",
+        "ranks with whole experts: 1, or generation_tp",
         low=1,
     )
     generation_precision: Literal["bf16", "fp8"] = key(
@@ -108,31 +104,31 @@ class Rl(OtherRun):
     )
     generation_memory: float = key(
         0.6,
-        "share of a GPU's memory for an engine's weights and KV cache (gpu_memory_utilization)",
+        "share of GPU memory for weights and KV cache",
         above=0,
     )
     max_num_seqs: int = key(
         1024,
-        "rollouts that an engine decodes at once, at most (vLLM)",
+        "most rollouts decoded at once (vLLM)",
         low=1,
         most=limits.SAMPLES,
     )
     cuda_graphs: bool = key(True, "engines replay CUDA graphs; else enforce_eager")
     async_scheduling: bool = key(
         True,
-        "an engine's host schedules beside the GPU (vLLM since 0.14); else between steps",
+        "the engine's host schedules beside the GPU (vLLM 0.14)",
     )
     engine_host_factor: float | None = key(
         None,
-        "what an engine's host takes for a step, over a DGX H100's; default cluster.host_factor, which is training's",
+        "engine's host time over a DGX H100's; default cluster.host_factor",
         above=0,
     )
     executor: Literal["processes", "ray"] = key(
         "processes",
-        "who runs an engine of several GPUs; ray (NeMo RL): no async_scheduling, and its time for every step",
+        "of several GPUs; ray: no async_scheduling",
     )
     environment_time: float = key(
-        0.0, "time of rewards that nothing hides, a step", unit="duration", low=0
+        0.0, "exposed time of rewards, a step", unit="duration", low=0
     )
 
     @property

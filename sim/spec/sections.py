@@ -41,33 +41,31 @@ class Cluster:
     gpus: int | None = key(None, "use only the first so many GPUs", low=1)
     host_factor: float | None = key(
         None,
-        "factor on the host's time for framework code; default: the cluster's",
+        "host's time for framework code, as a factor; default: the cluster's",
         above=0,
     )
     host_factor_by_rank: tuple[float, ...] = key(
         (),
-        "over host_factor, of the ranks of a host in turn, where they differ: [1, 1.4]",
+        "the same for each rank of a host, over host_factor: [1, 1.4]",
         above=0,
     )
     host_memory: float | None = key(
         None,
-        "memory of a host, for what is kept there instead of on its GPUs; default: the cluster's",
+        "memory of a host; default: the cluster's",
         above=0,
         unit="bytes",
     )
     numa: Literal["local", "wrong"] = key(
         "local",
-        "wrong: processes and their memory are on another socket than their GPUs",
+        "wrong: processes run on the other socket than their GPUs",
     )
     kernel_gap: float | None = key(
         None,
-        "pause between two kernels of a stream, such as a profiler leaves; default: the GPU's",
+        "pause between kernels of a stream, as a profiler leaves; default: the GPU's",
         low=0,
         unit="duration",
     )
-    hostfile: str | None = key(
-        None, "the allocation, as in [placement]; relative to the scenario"
-    )
+    hostfile: str | None = key(None, "hosts to use, as in [placement]")
     routing: str = key(
         "adaptive",
         "which of the equally good paths bytes take",
@@ -76,18 +74,18 @@ class Cluster:
     )
     routing_seed: int = key(
         0,
-        "ecmp: the switches' hash; another one, another draw",
+        "ecmp: seed of the switches' hash",
         low=0,
         wants="cluster.routing = ecmp; hosts",
     )
     routing_flows: int = key(
         1,
-        "ecmp: connections between two GPUs, each hashed by itself",
+        "ecmp: connections between two GPUs",
         low=1,
         wants="cluster.routing = ecmp; hosts",
     )
     set: dict[str, str] = table(
-        'changes to links: "selector.attribute" = value or factor, such as "2x"'
+        'changes of links: "selector.attribute" = value or factor'
     )
 
 
@@ -97,19 +95,13 @@ class Placement:
 
     by: Literal["order", "leaf", "rail", "scattered"] = key(
         "order",
-        "hosts in order, sorted by leaf, GPU 0 of every host first, or dealt out over the leaves in turn",
+        "how hosts and GPUs are filled",
         wants="hosts",
     )
     gpus: tuple[str, ...] | None = key(None, "GPU of every rank, by name")
-    hosts: tuple[str, ...] | None = key(
-        None, 'hosts to use, in this order, such as "host[0-3,8]"'
-    )
-    hostfile: str | None = key(
-        None, "file of hosts: mpirun (host slots=8), Slurm (node[01-04]); relative"
-    )
-    slots: int | None = key(
-        None, "ranks on each host; default: one for every GPU", low=1
-    )
+    hosts: tuple[str, ...] | None = key(None, 'hosts in order, such as "host[0-3,8]"')
+    hostfile: str | None = key(None, "mpirun's, DeepSpeed's or Slurm's hostfile")
+    slots: int | None = key(None, "ranks of a host; default: one per GPU", low=1)
     leaves: int | None = key(None, "scattered: over so many leaves; default all", low=1)
 
 
@@ -118,7 +110,7 @@ class Costs:
     """Times that you know better."""
 
     operators: dict[str, str] = table(
-        'what a call of an operator of a captured program takes on the GPU: "mylib::op" = "12us"'
+        'GPU time of an operator of a captured program: "mylib::op" = "12us"'
     )
 
 
@@ -130,7 +122,7 @@ class Measured:
         None, "median step time over ranks and steps", unit="duration", above=0
     )
     source: str | None = key(None, "where the measurement comes from")
-    fitted: bool = key(False, "a constant was fitted to that run; said beside it")
+    fitted: bool = key(False, "a constant was fitted to that run")
 
 
 @dataclass(frozen=True)

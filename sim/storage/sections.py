@@ -15,35 +15,29 @@ class Checkpoint:
     every: int | None = key(None, "steps between checkpoints", low=1)
     mode: Literal["rank0", "sharded", "async", "peer"] | None = key(
         None,
-        "torch.save by rank 0 (the default); every rank its shard; the same behind training; into a peer's memory",
+        "rank 0 writes (default), every rank, behind training, or into a peer's memory",
     )
     storage: str | None = key(
         None,
-        'where to: "nvme" (the default), "weka", ...; `prestep list storage`, or a file',
+        '"nvme" (default), another of `prestep list storage`, or a file',
     )
     content: Literal["all", "model"] = key(
         "all", "parameters and optimizer state, or parameters alone"
     )
     writers: Literal["balanced", "replica0"] = key(
         "balanced",
-        "sharded, async: who writes what data-parallel replicas share: all, or the first of them",
+        "replicas that write what they share",
     )
     writer: Literal["thread", "process"] = key(
         "thread",
-        "async: a thread of the training process, which holds up its launches, or a process of its own",
+        "async: a thread of training, or a process",
     )
-    pinned: bool = key(
-        False, "staged into pinned memory that is kept, not into new pages"
-    )
-    gpudirect: bool = key(
-        False, "from the GPU to the storage without a bounce through the host's memory"
-    )
+    pinned: bool = key(False, "staged in pinned memory")
+    gpudirect: bool = key(False, "from GPU to storage directly")
     capacity: float | None = key(
         None, "room for a checkpoint; default: the storage's", unit="bytes", above=0
     )
-    restore_gpus: int | None = key(
-        None, "GPUs of the run that loads it; default: as many as wrote it", low=1
-    )
+    restore_gpus: int | None = key(None, "GPUs that load it; default: as many", low=1)
 
 
 @dataclass(frozen=True)
@@ -51,33 +45,29 @@ class Dataload:
     """Reading the training data."""
 
     batch_time: float | None = key(
-        None, "time of one worker to make one microbatch", unit="duration"
+        None, "a worker's time for a microbatch", unit="duration"
     )
-    workers: int = key(
-        0, "worker processes per rank; 0: the training process itself", low=0
-    )
+    workers: int = key(0, "processes of a rank; 0: training itself", low=0)
     prefetch: int = key(
         2, "batches that each worker makes ahead (prefetch_factor)", low=1
     )
     decode: float | None = key(
         None,
-        "instead of batch_time: CPU time of one worker for a sample",
+        "or: a worker's CPU time for a sample",
         unit="duration",
     )
     sample: float | None = key(
         None,
-        "bytes of a sample on the storage, read in random order",
+        "bytes of a sample",
         unit="bytes",
         above=0,
     )
     storage: str | None = key(
         None,
-        'where samples are read from; default "nvme"; `prestep list storage`, or a file',
+        '"nvme" (default), another of `prestep list storage`, or a file',
     )
-    cpus: int | None = key(
-        None, "cores of a host for the workers of all its ranks; default: enough", low=1
-    )
+    cpus: int | None = key(None, "a host's cores for workers; default: enough", low=1)
     copy: Literal["pageable", "pinned", "beside"] | None = key(
         None,
-        "to the GPU: held up by the host, on the step's stream, on a stream of its own; default: in batch_time",
+        "to the GPU: by the host, on the step's stream, or its own; default: in batch_time",
     )

@@ -167,7 +167,7 @@ def key_of(name: str) -> str:
         return WORDS[name][0]
     if name in OF_MODEL:
         return f"model.{OF_MODEL[name]}"
-    return (NUMBERS | REALS | TEXTS).get(name, "")
+    return str((NUMBERS | REALS | TEXTS).get(name, ""))
 
 
 def _one(name: str, values: list[str], made: Sections, where: str) -> None:

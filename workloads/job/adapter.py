@@ -52,18 +52,17 @@ class Adapter:
 
     kind: Literal["none", "lora"] = key(
         "none",
-        "lora: all weights are frozen, and a product of two thin matrices is added to the projections in targets",
+        "lora: frozen weights, and thin products beside the targets",
     )
     rank: int = key(16, "columns between the two matrices", low=1)
     targets: tuple[str, ...] = key(
         USUAL,
-        "projections with an adapter: qkv, proj (attention's output), fc1, fc2; of latent attention q_down, q_up, "
-        "kv_down, kv_up, of Mamba-2 and linear attention in_proj, out_proj; or names that Megatron, NeMo and Hugging "
-        "Face have for them. A projection that the model does not have is passed over",
+        "projections with an adapter: qkv, proj, fc1, fc2, q_down, q_up, kv_down, kv_up (MLA), "
+        "in_proj, out_proj (Mamba-2, linear attention), or the trainer's names",
     )
     dropout: float = key(
         0.0,
-        "share of an adapter's inputs dropped: a kernel of its own, but in compiled blocks",
+        "share of an adapter's inputs dropped",
         low=0,
     )
     dropout_position: Literal["pre", "post"] = key(
@@ -71,40 +70,36 @@ class Adapter:
     )
     scaled: Literal["output", "inner"] = key(
         "output",
-        "alpha over rank is multiplied with an adapter's output, or with the thin value between its matrices",
+        "where alpha over rank is multiplied",
     )
     base: Literal["bf16", "nf4", "nf4-double"] = key(
         "bf16",
-        "pytorch-eager: frozen weights of blocks; nf4: in four bits, written out before each product (QLoRA, "
-        "bitsandbytes); nf4-double: their scales in 8 bits",
+        "eager: frozen weights in four bits (QLoRA); nf4-double: scales in 8",
     )
     fp32: bool = key(
         False,
-        "pytorch-eager, pytorch-compiled: adapters are kept in fp32 and run under autocast (PEFT's "
-        "autocast_adapter_dtype), which converts their inputs to fp32 and back (compiled: their matrices alone)",
+        "PyTorch: adapters in fp32 under autocast (PEFT)",
     )
     experts: Literal["shared", "each", "frozen"] = key(
         "shared",
-        "adapters of fc1 and fc2 in layers of experts: one for all experts of a rank (share_expert_adapters), one for "
-        "each expert, or none",
+        "adapters in experts: one per rank, one per expert, or none",
         parts="megatron",
     )
     expert_rank: int | None = key(
         None,
-        "rank beside experts (normalize_moe_lora, moe_rank_scaling), where it is another",
+        "rank in experts, where another",
         low=1,
         parts="megatron",
     )
     fp8_weights: bool = key(
         False,
-        "frozen weights of layers are kept in 8 bits (fp8_params), with training in fp8",
+        "frozen weights in 8 bits, with fp8",
         wants="quantized",
         parts="megatron",
     )
     all_to_all: bool = key(
         True,
-        "behind a row of tensor-parallel ranks, outputs change from columns to parts of the sequence by an all-to-all "
-        "(a2a_experimental); else they are gathered and cut",
+        "outputs change from columns to tokens by an all-to-all (a2a_experimental)",
         parts="megatron",
     )
 

@@ -20,8 +20,7 @@ class Model:
     name: str | None = key(None, "named model; `prestep list models`")
     file: str | None = key(
         None,
-        "TOML model, Hugging Face config.json, Megatron arguments or a recorded program (.capture), relative to the "
-        "scenario",
+        "TOML model, Hugging Face config.json, Megatron arguments or a capture",
     )
     kind: Literal["transformer", "mlp", "resnet", "program"] | None = key(
         None, "family, for a model written inline"
@@ -41,7 +40,7 @@ class Model:
     )
     ffn: int | None = key(
         None,
-        "inner width of the feed-forward layer; of one expert where moe_ffn is not said",
+        "width of the feed-forward layer, or of an expert without moe_ffn",
         low=1,
         most=limits.INNER_WIDTH,
         wants="dense",
@@ -49,14 +48,12 @@ class Model:
     vocab: int | None = key(
         None, "entries of the embedding", low=1, most=limits.VOCABULARY
     )
-    gated: bool | None = key(
-        None, "gated feed-forward (three matrices, SwiGLU); default true"
-    )
+    gated: bool | None = key(None, "gated feed-forward (SwiGLU); default true")
     activation: Literal["silu", "gelu", "relu", "relu2"] | None = key(
-        None, "relu2: squared ReLU; default silu when gated, else gelu; mlp: relu"
+        None, "default silu when gated, else gelu; mlp: relu"
     )
     tied_embeddings: bool | None = key(
-        None, "output head shares the embedding; default false"
+        None, "head and embedding share weights; default false"
     )
     experts: int | None = key(
         None, "experts of each MoE layer; 0: dense", low=0, most=limits.EXPERTS
@@ -69,147 +66,143 @@ class Model:
     )
     shared_experts: int | None = key(
         None,
-        "experts of the same width that see every token; default 0",
+        "experts that see every token; default 0",
         low=0,
         most=limits.EXPERTS,
     )
     dense_layers: int | None = key(
-        None, "first layers that have no experts; default 0", low=0
+        None, "first layers without experts; default 0", low=0
     )
-    moe_every: int | None = key(
-        None, "only every n-th layer has experts; default 1: every layer", low=1
-    )
+    moe_every: int | None = key(None, "every n-th layer has experts; default 1", low=1)
     router_bias: bool | None = key(None, "the router has a bias; default false")
     q_lora_rank: int | None = key(
         None,
-        "latent and compressed attention: width that queries are compressed to; default none",
+        "compressed width of queries (latent, compressed attention)",
         low=1,
         most=limits.WIDTH,
     )
     kv_lora_rank: int | None = key(
         None,
-        "latent attention (MLA): width that keys and values are compressed to",
+        "compressed width of keys and values (MLA)",
         low=1,
         most=limits.WIDTH,
     )
     rope_head_dim: int | None = key(
         None,
-        "rotated part of a head: of latent attention beside head_dim, of compressed attention within it",
+        "rotated part of a head: beside head_dim (MLA), or within it (compressed attention)",
         low=1,
         most=limits.WIDTH,
     )
     v_head_dim: int | None = key(
         None,
-        "latent attention: width of a value head; default head_dim",
+        "MLA: width of a value head; default head_dim",
         low=1,
         most=limits.WIDTH,
     )
     layer_pattern: str | None = key(
         None,
-        "hybrids: a letter for each layer, which has one part: M Mamba-2, G gated delta rule, K Kimi delta attention, "
-        "* attention, - feed-forward, E experts; default: layers of attention and feed-forward",
+        "hybrids: a letter for each layer: M Mamba-2, G gated delta rule, "
+        "K Kimi delta attention, * attention, - feed-forward, E experts",
     )
     mamba_heads: int | None = key(None, "Mamba-2: heads", low=1, most=limits.HEADS)
     mamba_head_dim: int | None = key(
         None, "Mamba-2: width of a head; default 64", low=1, most=limits.WIDTH
     )
     mamba_state: int | None = key(
-        None, "Mamba-2: width of a head's state; default 128", low=1, most=limits.WIDTH
+        None, "Mamba-2: width of the state; default 128", low=1, most=limits.WIDTH
     )
     mamba_groups: int | None = key(
         None,
-        "Mamba-2: groups of heads that share B and C; default 8",
+        "Mamba-2: groups of heads sharing B and C; default 8",
         low=1,
         most=limits.HEADS,
     )
     conv_width: int | None = key(
         None,
-        "tokens that the convolution before a scan sees; default 4",
+        "tokens of the convolution before a scan; default 4",
         low=1,
         most=limits.WIDTH,
     )
     linear_key_heads: int | None = key(
         None,
-        "gated delta rule and Kimi delta attention: heads of keys",
+        "linear attention (gated delta rule, Kimi): key heads",
         low=1,
         most=limits.HEADS,
     )
     linear_value_heads: int | None = key(
         None,
-        "heads of values, of linear attention; default linear_key_heads",
+        "linear attention: value heads; default linear_key_heads",
         low=1,
         most=limits.HEADS,
     )
     linear_key_dim: int | None = key(
         None,
-        "width of a key of linear attention; default 128",
+        "linear attention: width of a key; default 128",
         low=1,
         most=limits.WIDTH,
     )
     linear_value_dim: int | None = key(
         None,
-        "width of a value of linear attention; default 128",
+        "linear attention: width of a value; default 128",
         low=1,
         most=limits.WIDTH,
     )
     attention_gate: bool | None = key(
-        None, "attention's output is gated by a projection of its own; default false"
+        None, "a projection gates attention's output; default false"
     )
     moe_latent: int | None = key(
         None,
-        "width to which tokens are projected before they travel to experts, and from which after; default hidden",
+        "width of tokens sent to experts; default hidden",
         low=1,
         most=limits.WIDTH,
     )
-    mtp_layers: int | None = key(
-        None, "further layers that predict later tokens (multi-token prediction)", low=0
-    )
+    mtp_layers: int | None = key(None, "layers of multi-token prediction", low=0)
     mtp_shared: bool | None = key(
         None,
-        "those further layers are one that runs again, with parameters for once; default false",
+        "they share one layer's parameters; default false",
         wants="model.mtp_layers > 1",
     )
     compress_ratios: tuple[int, ...] | None = key(
         None,
-        "compressed attention (DeepSeek-V4): for each layer how many tokens share a compressed key: 0 none (a window "
-        "alone), 4 chosen by an indexer, 128 all are seen; one more for multi-token prediction, default 0",
+        "compressed attention: for each layer, tokens that share a key: "
+        "0 (a window alone), 4 (an indexer chooses), 128 (all are seen)",
         low=0,
     )
     index_heads: int | None = key(
         None,
-        "compressed attention: heads of the indexer; default 64",
+        "heads of the indexer; default 64",
         low=1,
         most=limits.HEADS,
     )
     index_head_dim: int | None = key(
         None,
-        "compressed attention: width of the indexer's heads; default 128",
+        "width of the indexer's heads; default 128",
         low=1,
         most=limits.WIDTH,
     )
     index_topk: int | None = key(
         None,
-        "compressed attention: compressed keys that the indexer chooses for a query; default 512",
+        "keys that the indexer chooses for a query; default 512",
         low=1,
     )
     o_groups: int | None = key(
         None,
-        "compressed attention: groups of heads that are projected apart; default 8",
+        "compressed attention: groups of output heads; default 8",
         low=1,
     )
     o_lora_rank: int | None = key(
         None,
-        "compressed attention: width that a group's output is compressed to; default 1024",
+        "compressed attention: width of a group's output; default 1024",
         low=1,
     )
     streams: int | None = key(
         None,
-        "residual streams, mixed around attention and feed-forward (hyper-connections); default 1",
+        "residual streams (hyper-connections); default 1",
         low=1,
     )
     hash_layers: int | None = key(
         None,
-        "first layers whose experts the token's number chooses, by a table; default 0",
+        "first layers whose experts a table chooses; default 0",
         low=0,
         wants="model.compress_ratios",
     )
@@ -221,23 +214,19 @@ class Model:
     )
     window_every: int | None = key(
         None,
-        "every n-th layer sees all tokens in spite of the window; default none does",
+        "every n-th layer has no window",
         low=2,
     )
-    sinks: bool | None = key(
-        None, "a learned attention sink for every head; default false"
-    )
+    sinks: bool | None = key(None, "a learned attention sink per head; default false")
     clamped: bool | None = key(
         None,
-        "what experts' activations take is clamped first (gpt-oss, swiglu_limit); default false",
+        "experts' activations are clamped (gpt-oss); default false",
         wants="model.experts > 0",
     )
-    qk_norm: bool | None = key(
-        None, "norms of queries and keys, head by head; default false"
-    )
+    qk_norm: bool | None = key(None, "norms of queries and keys by head; default false")
     norm: Literal["rms", "layer"] | None = key(None, "normalisation; default rms")
     norm_bias: bool | None = key(
-        None, 'norms have a bias; default true for norm = "layer"'
+        None, "norms have a bias; default true for layer norms"
     )
     embedding_norm: bool | None = key(None, "a norm after the embedding; default false")
     bias: bool | None = key(None, "linear layers have a bias; default false, mlp: true")
@@ -245,10 +234,10 @@ class Model:
         None, "queries, keys and values have a bias; default bias"
     )
     positions: Literal["rope", "learned", "alibi", "none"] | None = key(
-        None, "position information; default rope"
+        None, "default rope"
     )
     max_positions: int | None = key(
-        None, "rows of the learned position embedding", low=1, most=limits.TOKENS
+        None, "rows of learned positions", low=1, most=limits.TOKENS
     )
     sizes: tuple[int, ...] | None = key(
         None, "mlp: widths from input to output", low=1, most=limits.INNER_WIDTH

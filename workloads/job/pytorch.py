@@ -24,73 +24,55 @@ class PyTorch:
 
     version: Literal["1.13", "2.0", "2.1", "2.3", "2.5", "2.7", "2.11"] = common(
         "2.11",
-        "before 2.1 recomputation repeats all of a region, before 2.7 layer norms are slow backward; automodel: before "
-        "2.10 an interleaved pipeline's neighbours exchange after every pass",
+        "decides recomputation (2.1), layer norms (2.7), attention (2.11)",
         wants="versioned",
     )
     cuda: Literal["11", "12", "13"] = common(
         "12",
-        "toolkit: 11's cuBLAS is slower on Hopper, 13's cuDNN faster on data-centre Blackwell",
+        "toolkit: 11's cuBLAS is slower on Hopper; 13's cuDNN faster on Blackwell",
     )
     attention: Literal["auto", "cudnn", "flash2", "triton"] = key(
         "auto",
-        "kernel: the one that this version of PyTorch takes on the cluster's GPU (cuDNN's from 2.11 on Hopper and "
-        "data-centre Blackwell, else FlashAttention 2), cuDNN's, FlashAttention 2, or FlashAttention in Triton (first "
-        "version, tokens before heads)",
+        "auto: this version's choice (cuDNN from 2.11, else FlashAttention 2)",
     )
     rotate_method: Literal["allgather", "alltoall"] = key(
         "allgather",
-        "context parallelism: keys and values come by one all-gather for each attention, or step by step from rank to "
-        "rank (torchtitan's context_parallel_rotate_method)",
+        "context parallelism: one all-gather, or rank to rank",
     )
     async_tensor_parallel: bool = key(
         False,
-        "pytorch-eager: products of split layers run in parts beside their exchanges, by copy engines, as operators of "
-        "torch.distributed._symmetric_memory do it (torchtitan's enable_async_tensor_parallel wants torch.compile, "
-        "which puts them in; here modules call them)",
+        "eager: products beside their exchanges, by copy engines (torchtitan's option)",
         wants="parallel.tp > 1; parallel.sequence_parallel",
     )
     recompute_attention: bool = key(
         False,
-        'recompute = "products": attention runs again too (torchtitan before December 2025, where cuDNN computes it: '
-        "what it kept were other kernels' results)",
+        'recompute = "products": attention too (torchtitan before December 2025)',
         wants="training.recompute = products",
     )
-    joined_qkv: bool = key(False, "one projection makes queries, keys and values")
+    joined_qkv: bool = key(False, "one projection for queries, keys and values")
     modules: Literal["plain", "transformers"] = key(
         "plain",
-        "pytorch-eager: whose layers: PyTorch's own, or Hugging Face transformers', whose RMS norms, rotations and "
-        "loss in fp32 run operator by operator",
+        "eager: PyTorch's layers, or Hugging Face's with unfused norms and rotations",
     )
     liger: tuple[LigerPart, ...] = key(
         (),
-        "modules = \"transformers\": parts that are Liger's kernels; the last has the head's product in the loss, part "
-        "by part",
+        'modules = "transformers": parts as kernels of Liger',
     )
     experts: Literal["loop", "grouped"] = key(
         "loop",
-        "a rank's experts one after the other, or all in one grouped product for each projection (torchtitan's; the "
-        "host waits for the numbers of rows that ranks exchange)",
+        "one after the other, or grouped (torchtitan's)",
     )
     loss: Literal["eager", "fp32", "fused"] = key(
         "eager",
-        "cross entropy as log_softmax and nll_loss in the logits' type, the same behind a cast to fp32, or in one "
-        "kernel",
+        "log_softmax and nll_loss, the same in fp32, or one kernel",
     )
     vocabulary: Literal["whole", "gathered", "split"] = key(
         "whole",
-        "tensor parallelism: every rank has all of the embedding and the head; rows of them, and logits are gathered "
-        "for the loss; or the loss is computed by parts (torchtitan's loss parallel)",
+        "tensor parallelism: whole on every rank, rows with logits gathered, or loss by parts",
     )
-    metrics: int = key(
-        0, "further cross entropies of every microbatch, in fp32, for metrics", low=0
-    )
-    master_weights: bool = shared(
-        False, "parameters and optimizer in fp32, computation in bf16"
-    )
-    wide_moments: bool = shared(
-        False, "moments of the optimizer in fp32 beside 16-bit parameters"
-    )
+    metrics: int = key(0, "further fp32 losses of a microbatch, for metrics", low=0)
+    master_weights: bool = shared(False, "parameters and optimizer in fp32")
+    wide_moments: bool = shared(False, "fp32 moments beside 16-bit parameters")
     fused_optimizer: bool = shared(
         True, "one kernel for many tensors; else eight for each tensor"
     )

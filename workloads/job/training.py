@@ -19,7 +19,7 @@ class Training:
     )
     packed: int | None = key(
         None,
-        "tokens of a document, where several are packed into a sample and attention sees its own alone (their mean)",
+        "mean length of the documents packed into a sample",
         low=1,
         most=limits.TOKENS,
     )
@@ -29,36 +29,32 @@ class Training:
     grad_accumulation: int | None = key(
         None, "backward passes per optimizer step", low=1
     )
-    microbatches: int | None = key(
-        None, "microbatches per rank and run of the pipeline schedule", low=1
-    )
+    microbatches: int | None = key(None, "microbatches of a rank in a pipeline", low=1)
     precision: str = key(
         "bf16", "number format of weights and activations", names="precisions"
     )
     recompute: Literal["none", "selective", "products", "alternate", "full"] = key(
         "none",
-        "activation checkpointing of every block; products: all but attention and every other product; alternate: "
-        "every other block whole (PyTorch)",
+        "activation checkpointing; products: keeps attention and every other product; alternate: every other block",
     )
     optimizer: str = key(
         "adamw",
-        "optimizer (fused); muon: of hidden matrices, AdamW for the rest",
+        "fused; muon: AdamW for all but hidden matrices",
         names="optimizers",
     )
     warmup: int = key(
         4,
-        "steps before the reported one; decides whether DDP's first buckets still count",
+        "steps before the reported one",
         low=1,
         wants="bucketed",
     )
     set_to_none: bool = key(
         True,
-        "zero_grad frees gradients instead of filling them with zeros",
+        "zero_grad frees gradients",
         of="pytorch",
     )
     framework: str = key(
         "pytorch-eager",
-        "decides the kernels and what launching them costs (deepspeed, automodel: Megatron's layers under it, or "
-        "under PyTorch's FSDP2)",
+        "whose kernels and launch costs",
         names="frameworks",
     )
