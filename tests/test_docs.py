@@ -40,7 +40,8 @@ ROOT = Path(cli.__file__).parent
 WRITTEN = [page for page in pages.PAGES if ROOT / "docs" in page.parents]
 PAGES = [ROOT / "README.md", *WRITTEN, ROOT / "examples" / "README.md"]
 EXAMPLES = ROOT / "examples"
-SCENARIOS, MODELS = ROOT / "docs" / "scenarios.md", ROOT / "docs" / "models.md"
+SCENARIOS = ROOT / "docs" / "scenarios.md"
+NOTES = ROOT / "lab" / "notes" / "models.md"
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 PRETRAIN = (
     "--num-layers 32 --hidden-size 4096 --num-attention-heads 32 --ffn-hidden-size 11008 --seq-length 4096 "
@@ -235,7 +236,7 @@ def test_a_change_is_read_as_the_page_says(
 
 
 def test_the_constants_are_those_of_the_code() -> None:
-    """The last table of models.md says what the code and its files say."""
+    """The last table of the notes on models says what the code and its files say."""
     gpu, costs = (
         load_gpu("h200"),
         [cost for cost in host_costs("pytorch-eager").values() if cost],
@@ -260,9 +261,7 @@ def test_the_constants_are_those_of_the_code() -> None:
         "cuBLAS workspace": f"{rank_step.CUBLAS_WORKSPACE / 2**20:g} MiB",
     }
     shown = dict(
-        re.findall(
-            r"^\| ([^|]+) \| ([^|]+) \|", part(MODELS, "Constants"), re.MULTILINE
-        )
+        re.findall(r"^\| ([^|]+) \| ([^|]+) \|", part(NOTES, "Constants"), re.MULTILINE)
     )
     assert {name: shown.get(name) for name in known} == known
 
@@ -290,7 +289,7 @@ def test_rows_that_a_constant_was_taken_from_are_those_of_fitted_toml() -> None:
     ]
     lines = [
         line.split(" | ")
-        for line in part(MODELS, "Constants").splitlines()
+        for line in part(NOTES, "Constants").splitlines()
         if line.count(" | ") == 4
     ]
     for line in lines:

@@ -87,38 +87,24 @@ def summary(
     `untold` has the sets once more, predicted without the speed of the host that came with their rows.
     """
     lines = [
-        "| rows | n | mean error | bias | worst |",
-        "| --- | --- | --- | --- | --- |",
+        "| rows | n | mean error | bias | worst | peak memory |",
+        "| --- | --- | --- | --- | --- | --- |",
     ]
     for report in reports:
-        lines.append(
-            _line(
-                f"**{report.name}**: {report.title[:1].lower()}{report.title[1:]}",
-                report.select(),
-            )
-        )
+        title = f"**{report.name}**: {report.title[:1].lower()}{report.title[1:]}"
+        memory = f"{report.memory.mape:.1%}" if report.memory.n else ""
+        lines.append(f"{_line(title, report.select())} {memory} |")
+        more: list[tuple[str, Errors]] = []
         if report is reports[0]:
-            lines += [
-                _line(f"of these {name}", errors)
-                for name, errors in report.families.items()
-            ]
-            lines.append(
-                _line(
-                    "of these no constant was taken from", report.select(fitted=False)
-                )
-            )
+            more += [(f"of these {n}", one) for n, one in report.families.items()]
+            no_constant = report.select(fitted=False)
+            more.append(("of these no constant was taken from", no_constant))
         if untold and report.name in untold:
-            name = "the same with the bundled cluster's `host_factor` instead of that of their host"
-            lines.append(_line(name, untold[report.name].select()))
+            bundled = untold[report.name].select()
+            more.append(("with the bundled `host_factor`", bundled))
         if report.select(noisy=True).n:
-            lines.append(
-                _line(
-                    "and noisy ones (their own steps differ by over 20 %)",
-                    report.select(noisy=True),
-                )
-            )
-        if report.memory.n:
-            lines.append(_line("peak memory of these", report.memory))
+            more.append(("noisy ones", report.select(noisy=True)))
+        lines += [f"{_line(name, errors)}  |" for name, errors in more]
     return "\n".join(lines) + "\n\n" + _misses(reports)
 
 

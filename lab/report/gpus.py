@@ -23,6 +23,7 @@ from prestep.sim.tools.support import (
 )
 from prestep.sim.units import percent
 
+GRADES = ("measured", "fitted", "datasheet")
 BEGIN, END = "<!-- gpus: begin -->", "<!-- gpus: end -->"
 
 
@@ -32,16 +33,24 @@ def page() -> str:
 
 
 def _steps() -> str:
-    rows = matrix()
+    """What is better than a guess on each GPU, and the GPUs on which nothing is."""
     columns = [name for family in TYPICAL for name, _ in formats_of(family, FORMATS)]
-    lines = [_line(["GPU", *columns]), _line(["---"] * (len(columns) + 1))]
-    for name, row in rows.items():
-        lines.append(_line([name, *(row.get(column, "") for column in columns)]))
-    return "\n".join(lines)
+    lines, guessed = [_line(["GPU", *GRADES]), _line(["---"] * (len(GRADES) + 1))], []
+    for name, row in matrix().items():
+        cells = [
+            "; ".join(column for column in columns if row.get(column) == grade)
+            for grade in GRADES
+        ]
+        if any(cells):
+            lines.append(_line([name, *cells]))
+        else:
+            guessed.append(name)
+    rest = f"All else that they compute is a guess, and everything on {', '.join(guessed)}."
+    return "\n".join([*lines, "", rest])
 
 
 def _libraries() -> str:
-    """Rows of packaged tables and their errors at shapes that they lack, by GPU, family and format."""
+    """Median errors of packaged tables at shapes that they lack, by GPU, family and format."""
     counts: dict[tuple[str, str], int] = {}
     for family in FAMILIES:
         for library, frame in libraries(family).items():
@@ -57,13 +66,10 @@ def _libraries() -> str:
 
 
 def _cell(rows: int | None, errors: tuple[float, float] | None) -> str:
-    """ "10318: 3.9 %, 12.7 %"."""
+    """The median error; rows that were not judged are marked."""
     if rows is None:
         return ""
-    if errors is None:
-        return str(rows)
-    half, most = errors
-    return f"{rows}: {percent(half)}, {percent(most)}"
+    return "not judged" if errors is None else percent(errors[0])
 
 
 def in_steps() -> str:

@@ -22,7 +22,7 @@ from prestep.sim.strict import has_keys, type_hints
 from prestep.sim.tools import catalog
 
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
-HEAD = "| key | value | default | meaning |\n| --- | --- | --- | --- |"
+HEAD = "| key | value | meaning |\n| --- | --- | --- |"
 _UNITS = {
     "bytes": '"25 MiB"',
     "bandwidth": '"100 GB/s"',
@@ -69,11 +69,23 @@ def _rows(cls: type) -> Iterator[str]:
     for entry in fields(cls):
         cells = (
             f"`{entry.name}`",
-            _value(entry, hints[entry.name]),
-            _default(entry),
+            _cell(_value(entry, hints[entry.name]), _default(entry)),
             entry.metadata["doc"],
         )
         yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+
+
+def _cell(value: str, default: str) -> str:
+    """What may be written, with the default in bold; of a switch the default alone."""
+    if not default:
+        return value
+    bold = f"**{default}**"
+    if value == "bool":
+        return bold
+    words = value.split(", ")
+    if default in words:
+        return ", ".join(bold if word == default else word for word in words)
+    return f"{value}: {bold}"
 
 
 def _value(entry: Field[Any], hint: Any) -> str:
@@ -105,7 +117,7 @@ def _type(hint: Any) -> str:
 
 def _default(entry: Field[Any]) -> str:
     default = entry.default
-    if default is None or default is MISSING:
+    if default is None or default is MISSING or default == ():
         return ""
     if isinstance(default, bool):
         return str(default).lower()

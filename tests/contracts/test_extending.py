@@ -23,7 +23,8 @@ ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "extending.md").read_text(encoding="utf-8")
 PACKAGES = ("prestep", "sim", "topologies", "workloads", "validation")
 BLOCK = re.compile(
-    r"`examples/plugins/prestep_acme/(\w+\.py)`.*?```python\n(.*?)```", re.DOTALL
+    r"[Aa]ll of\s`examples/plugins/prestep_acme/(\w+\.py)`.*?```python\n(.*?)```",
+    re.DOTALL,
 )
 Prestep = Callable[..., str]
 EXAMPLES = dict(BLOCK.findall(PAGE))
@@ -41,7 +42,7 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ROOT / package, place / package, copy_function=os.link, ignore=ignored
         )
     shutil.copy(ROOT / "cli.py", place / "cli.py")
-    assert PROJECT and len(EXAMPLES) == 11
+    assert PROJECT and len(EXAMPLES) == 3
     written = tmp_path_factory.mktemp("acme")
     package = shutil.copytree(EXAMPLE / "prestep_acme", written / "prestep_acme")
     for name, code in EXAMPLES.items():

@@ -84,6 +84,7 @@ def test_the_summary_has_the_figures_of_the_report(straggler: Report) -> None:
         f"{errors.mape:.1%}",
         f"{errors.bias:+.1%}",
         f"{errors.worst:.1%} ({errors.worst_id})",
+        f"{straggler.memory.mape:.1%}",
     ]
 
 
@@ -107,7 +108,7 @@ def test_rows_that_say_how_fast_their_host_was_are_shown_without_it_too(
     monkeypatch.setattr(figures, "validate_set", stand_in)
     reports, untold = reports_of(["h200-straggler"])
     assert asked == [("h200-straggler", None), ("h200-straggler", on_bundled_host)]
-    assert "instead of that of their host" in summary(reports, untold)
+    assert "with the bundled `host_factor`" in summary(reports, untold)
 
 
 def _constant(scenario: Scenario) -> Prediction:

@@ -33,11 +33,11 @@ def test_every_key_is_listed_with_its_meaning(section: str) -> None:
 def test_a_row_says_units_limits_and_default() -> None:
     """What may be written, and what holds when nothing is."""
     text = tables()
-    assert '| `bucket_cap` | "25 MiB" |  |' in text
-    assert "| `dp` | int\N{NO-BREAK SPACE}≥\N{NO-BREAK SPACE}1 | 1 |" in text
-    assert (
-        "gpipe, interleaved" in text and '| `slow_per_layer` | "1 ms" | 0 s |' in text
-    )
+    assert '| `bucket_cap` | "25 MiB" |' in text
+    assert "| `dp` | int\N{NO-BREAK SPACE}≥\N{NO-BREAK SPACE}1: **1** |" in text
+    assert "| **1f1b**, dualpipe, gpipe, interleaved" in text
+    assert '| `slow_per_layer` | "1 ms": **0 s** |' in text
+    assert "| `uneven_stages` | **false** |" in text
 
 
 @pytest.mark.parametrize(

@@ -62,92 +62,76 @@ class ClusterFacts:
 
     host_factor: float | None = fact(
         NUMBER,
-        "How much longer the host takes for framework code than the one its costs were fitted on.",
+        "Host time for framework code, as a factor.",
     )
     host_factor_experts: float | None = fact(
         NUMBER,
-        "The same for models with experts, where it is another: hosts run their many small operators otherwise.",
+        "The same for models with experts, where it differs.",
     )
     host_spread: float | None = fact(
         NUMBER,
-        "Standard deviation of the logarithm of `host_factor` between hosts: it widens intervals.",
+        "Standard deviation of the logarithm of `host_factor`.",
     )
-    host_memory: float | None = fact(
-        SIZE, "Memory of a host, for what is kept there instead of on its GPUs."
-    )
+    host_memory: float | None = fact(SIZE, "Memory of a host.")
     nvlink_sharp: bool | None = fact(
         SWITCH, "NVSwitches multicast and reduce (NVLink SHARP)."
     )
-    liquid: bool | None = fact(
-        SWITCH, "Hosts are cooled by liquid: what they draw has no fans in it."
-    )
+    liquid: bool | None = fact(SWITCH, "Hosts are cooled by liquid, without fans.")
     sharp: bool | None = fact(SWITCH, "The network's switches reduce (SHARP).")
-    token_bucket: float | None = fact(
-        BUCKET, "What the token buckets hold that shape the network's ports."
-    )
-    tcp: bool | None = fact(
-        SWITCH, "The network is TCP sockets; bandwidths of its links are TCP's goodput."
-    )
+    token_bucket: float | None = fact(BUCKET, "Size of the ports' token buckets.")
+    tcp: bool | None = fact(SWITCH, "TCP sockets; bandwidths are TCP's goodput.")
     net_reported: float | None = fact(
         RATE,
-        "What a NIC's driver says of its speed, by which NCCL chooses: 10 Gbit/s where it says nothing.",
+        "Speed that a NIC's driver reports to NCCL.",
     )
     amd_cpu: bool | None = fact(
         SWITCH,
-        "The hosts' CPUs are AMD's: NCCL searches their ways and counts its steps differently.",
+        "The hosts' CPUs are AMD's.",
     )
     socket_rate: float | None = fact(
         RATE,
-        "What NCCL takes a link between sockets for when it searches rings; by the GPU's generation otherwise.",
+        "Speed of a link between sockets, as NCCL assumes it.",
     )
     pcie_duplex: float | None = fact(
         SHARE,
-        "Of a PCIe link between GPU and host memory, what each direction gets when both are busy.",
+        "Of a PCIe link: each direction's share when both are busy.",
     )
     net_share: float | None = fact(
-        SHARE, "Of the ports' payload bandwidth, what NCCL's traffic reaches."
+        SHARE, "Share of the ports' payload that NCCL reaches."
     )
     net_pairs_share: float | None = fact(SHARE, "The same for messages between pairs.")
     net_ll: float | None = fact(
-        TIME, "One step between hosts with LL, over the links' latency."
+        TIME, "A step between hosts with LL, beside the links' latency."
     )
     net_ll128: float | None = fact(TIME, "The same with LL128.")
     net_simple: float | None = fact(TIME, "The same with Simple.")
-    net_message: float | None = fact(
-        TIME, "The proxy, for each part of a message to a rank of another host."
-    )
+    net_message: float | None = fact(TIME, "The proxy, for each part of a message.")
     net_post: float | None = fact(
         TIME,
-        "The proxy, for each message that a ring's channel sends or receives; of a tree for each child.",
+        "The proxy, for each message of a channel.",
     )
-    net_post_ll: float | None = fact(
-        TIME, "The same with LL, whose messages lie in the host's memory."
-    )
+    net_post_ll: float | None = fact(TIME, "The same with LL.")
     net_inject: float | None = fact(
         TIME,
-        "What the proxy needs more for a part of at most 192 bytes, which the CPU reads from the GPU's memory.",
+        "The proxy, for parts of up to 192 bytes.",
     )
-    net_rendezvous: float | None = fact(
-        TIME, "What agreeing on a message costs the proxy for each channel of a step."
-    )
-    net_eager: float | None = fact(
-        SIZE, "From this size on the two sides agree on a message before it is sent."
-    )
+    net_rendezvous: float | None = fact(TIME, "The proxy, for agreeing on a message.")
+    net_eager: float | None = fact(SIZE, "Size from which both sides agree first.")
     net_channel: float | None = fact(RATE, "One channel of messages between hosts.")
     net_copy: float | None = fact(RATE, "LL's messages, copied by the receiving CPU.")
-    net_copy_mapped: float | None = fact(SIZE, "So it does up to this size.")
+    net_copy_mapped: float | None = fact(SIZE, "Up to this size.")
     net_copy_driver: float | None = fact(RATE, "Larger ones, copied by CUDA's driver.")
     net_copy_call: float | None = fact(TIME, "A call of the driver for one of these.")
     net_write_trip: float | None = fact(
         TIME,
-        "A library that writes experts' tokens itself, for each trip between hosts, over the links' latency.",
+        "Experts' tokens: a trip between hosts.",
     )
     net_write_target: float | None = fact(
-        TIME, "The same, for each rank of another host that it writes to."
+        TIME, "Experts' tokens: each rank written to."
     )
-    net_write: float | None = fact(TIME, "A GPU's NICs, for each of these writes.")
+    net_write: float | None = fact(TIME, "Experts' tokens: each write of a NIC.")
     net_queue: float | None = fact(
-        SHARE, "Of the chunks in a tree's inner host, those that one waits for."
+        SHARE, "Share of a tree's chunks that one waits for."
     )
 
 
