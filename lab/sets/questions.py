@@ -22,7 +22,7 @@ from prestep.sim.costs.kinds import DTYPE_BYTES, KINDS, work
 from prestep.sim.costs.power import Meter
 from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.costs.tables import read_rows
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, product
 from prestep.sim.planning.jitter import jitter_of
 from prestep.sim.planning.planned import LAUNCH_LATENCY
 from prestep.sim.reliability import failures
@@ -46,12 +46,12 @@ FRAMEWORKS = ("pytorch-compiled", "cuda-graph", "megatron")
 def kernels_to_ask() -> Iterator[Kernel]:
     """Every kind of kernel in a small and a large shape, products in every number format."""
     for dtype in (d for d in DTYPE_BYTES if not d.startswith("int")):
-        yield from (Kernel("gemm", shape, dtype, "nt") for shape in PRODUCTS)
+        yield from (product(shape, dtype) for shape in PRODUCTS)
         yield Kernel("aten _grouped_mm", (8, 8192, 2048, 4096), dtype, "nt")
     for layout in ("nn", "tn"):
-        yield from (Kernel("gemm", shape, "bf16", layout) for shape in PRODUCTS)
+        yield from (product(shape, "bf16", layout) for shape in PRODUCTS)
     for kind, (fields, _) in KINDS.items():
-        if kind in ("gemm", "aten _grouped_mm"):
+        if kind == "aten _grouped_mm" or Kernel(kind, ()).is_product:
             continue
         for shape in _shapes(fields):
             yield Kernel(kind, shape)
@@ -98,7 +98,7 @@ def of_gpus(*names: str) -> Iterator[Answer]:
         )
         yield Answer(f"{name}: bytes of memory", "GPUs", gpu.memory)
         for dtype in DTYPE_BYTES:
-            large = Kernel("gemm", PRODUCTS[1], dtype)
+            large = product(PRODUCTS[1], dtype)
             if not gpu.roofline.computes(large):
                 continue
             yield Answer(
@@ -159,7 +159,7 @@ def of_hosts() -> Iterator[Answer]:
 
 def of_interference() -> Iterator[Answer]:
     """Kernels beside a collective of all channels, and the collective beside them."""
-    kinds = (*BUNDLED.factor, "softmax", "gemm")
+    kinds = (*BUNDLED.factor, "softmax", "aten mm")
     for text in dict.fromkeys(kinds):
         kind, _, layout = text.partition(" ")
         if kind not in KINDS:
@@ -177,7 +177,7 @@ def of_interference() -> Iterator[Answer]:
                 "beside",
                 BUNDLED.contention(kernel),
             )
-    large = Kernel("gemm", PRODUCTS[1])
+    large = product(PRODUCTS[1])
     for rate in (560e12, 640e12, 720e12, 770e12, 820e12):
         alone = 2.0 * 8192**3 / rate
         yield Answer(

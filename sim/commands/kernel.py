@@ -62,20 +62,17 @@ def command(
 def _asked(
     kind: str, shape: tuple[int, ...], dtype: str, layout: str
 ) -> kernels.Kernel:
-    """The kernel, also by the name that results have ("aten.mm.default"); a product with the work of its sizes."""
+    """The kernel, also by the name that results have ("aten.mm.default"); a product as programs ask for it."""
     own = kind in kinds.KINDS or kernels.PREFIX + kind not in kinds.KINDS
     name = kind if own else kernels.PREFIX + kind
     if kind.startswith("aten."):
         name = kernels.PREFIX + kind.split(".")[1]
     asked = kernels.Kernel(name, shape, dtype, layout)
-    if asked.product == "gemm" and not layout:
-        asked = replace(asked, layout="nt")
-    if asked.product and asked.product != name:
-        plain = replace(asked, kind=asked.product)
-        kinds.check(plain)
-        flops, size = kinds.work(plain)
-        asked = replace(asked, flops=flops, bytes=size)
-    return asked
+    if not asked.is_product:
+        return asked
+    if name in (kernels.GEMM, "aten mm"):
+        asked = kernels.product(shape, dtype, layout)
+    return asked if layout else replace(asked, layout="nt")
 
 
 def _chain(gpu: costs.Gpu, asked: kernels.Kernel) -> Iterator[str]:

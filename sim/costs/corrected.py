@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from prestep.sim.costs import aten, terms
+from prestep.sim.costs.counterparts import in_models
 from prestep.sim.costs.estimators import OWN, Basis, Estimator
 from prestep.sim.costs.estimators.chain import STAND_INS
 from prestep.sim.costs.gpu import Gpu
@@ -102,13 +103,21 @@ class CorrectedGpu(Gpu):
 
     def factor(self, kernel: Kernel) -> float:
         """Time of a kernel here over that on the known GPU."""
+        kernel = self._in_tables(kernel)
         name = name_of(kernel)
         correction = self._corrections.get(name)
         return correction(kernel) if correction else self._factors.get(name, 1.0)
 
+    def _in_tables(self, kernel: Kernel) -> Kernel:
+        """The kernel whose rows correct another: itself, or the one that machines measure of an operation."""
+        name, reading = name_of(kernel), in_models(kernel)
+        own = name in self._corrections or name in self._factors
+        return kernel if own or reading is None else reading.main
+
     def unloaded_basis(self, kernel: Kernel) -> Basis:
         """As the known GPU's, but where the machine's own rows reach the kernel."""
         basis = super().unloaded_basis(kernel)
+        kernel = self._in_tables(kernel)
         correction = self._corrections.get(name_of(kernel))
         if (
             kernel.kind == STATED

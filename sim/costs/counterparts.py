@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from prestep.sim.costs.estimators.attention import LATENT
 from prestep.sim.costs.kinds import DTYPE_BYTES, work
-from prestep.sim.graph.kernel import COUNTED_ABOVE, PREFIX, PRODUCTS, Kernel
+from prestep.sim.graph.kernel import COUNTED_ABOVE, GEMM, PREFIX, PRODUCTS, Kernel
 
 CUDNN = "_scaled_dot_product_cudnn_attention"
 ATTENTION = {
@@ -25,7 +25,7 @@ ATTENTION = {
 OWN_LIBRARIES = (CUDNN, "_scaled_dot_product_flash_attention")
 BACKWARD = "_backward"
 KINDS = (
-    PRODUCTS
+    dict.fromkeys(PRODUCTS, GEMM)
     | {name: f"{kind}_fwd" for name, kind in ATTENTION.items()}
     | {f"{name}{BACKWARD}": f"{kind}_bwd" for name, kind in ATTENTION.items()}
 )
@@ -89,7 +89,7 @@ def in_models(
         return None
     name = kernel.kind.removeprefix(PREFIX)
     if name in PRODUCTS:
-        return _product(PRODUCTS[name], kernel)
+        return _product(kernel)
     if kernel.dtype not in TABLED:
         return None
     if (library := name.removesuffix(BACKWARD)) in ATTENTION:
@@ -97,12 +97,14 @@ def in_models(
     return None
 
 
-def _product(kind: str, kernel: Kernel) -> InModels | None:
+def _product(kernel: Kernel) -> InModels | None:
     """Of a product of two matrices."""
     shape = kernel.shape
     if len(shape) != 3 or kernel.dtype not in DTYPE_BYTES:
         return None
-    same = Kernel(kind, shape, kernel.dtype, kernel.layout[:2])
+    same = Kernel(
+        GEMM, shape, kernel.dtype, kernel.layout[:2], reserved=kernel.reserved
+    )
     if shape[0] * shape[1] > COUNTED_ABOVE and kernel.dtype in TABLED:
         return InModels((RESET, same))
     return InModels((same,))

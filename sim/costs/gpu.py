@@ -20,7 +20,7 @@ from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.estimators.table import KernelTables
 from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
-from prestep.sim.costs.kinds import check
+from prestep.sim.costs.kinds import check, work
 from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
 from prestep.sim.costs.tables import REACH, Row
 from prestep.sim.extras import lazily
@@ -183,7 +183,7 @@ class Gpu:
 
         Examples
         --------
-        >>> product = Kernel("gemm", (8192, 4096, 4096), "bf16", "nt")
+        >>> product = Kernel("aten mm", (8192, 4096, 4096), "bf16", "nt")
         >>> load("h200").estimate(product).grade, load("mi300x").estimate(product).reason
         ('measured', 'no table')
         """
@@ -351,7 +351,7 @@ class Gpu:
         duration = self.duration(kernel)
         if aten.is_product(kernel):
             least = BUSY_ABOVE * self.peak["bf16"] * duration
-            return duration > FILLS_ABOVE and kernel.flops > least
+            return duration > FILLS_ABOVE and work(kernel)[0] > least
         return duration > FILLS_ABOVE
 
     def hot_among(self, kernels: Sequence[object]) -> dict[int, float]:

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 #: A kernel whose time the scenario says: its shape is nanoseconds.
 STATED = "stated"
 PREFIX = "aten "
-#: Operations that multiply two matrices, by the kind of kernels that models name for the same.
-PRODUCTS = dict.fromkeys(
-    ("mm", "addmm", "addmm_", "_addmm_activation", "_scaled_mm"), "gemm"
-)
+#: Operations that multiply two matrices.
+PRODUCTS = ("mm", "addmm", "addmm_", "_addmm_activation", "_scaled_mm")
+#: The kernel of such an operation, as tables of traced steps and traces have it.
+GEMM = "gemm"
+#: Formats of which programs ask for by that kernel: those with scales, whose operands a step quantizes before.
+SCALED = ("fp8", "fp8_block", "mxfp8", "nvfp4")
 #: Products of as many pairs of matrices as a batch has, and of the rows of each expert with its own matrix.
 BATCHES = ("aten bmm", "aten baddbmm", "aten baddbmm_")
 GROUPS = ("aten _grouped_mm", "aten _scaled_grouped_mm")
@@ -26,14 +28,14 @@ class Kernel:
     Attributes
     ----------
     kind
-        "gemm", "aten add", "attention_fwd", ...; `docs/costs.md` lists the kinds and their shapes.
+        "aten mm", "attention_fwd", ...; `docs/costs.md` lists the kinds and their shapes.
     shape
-        Sizes, in the order the kind defines; (m, n, k) for "gemm", (batch, m, n, k) for "aten bmm", and
+        Sizes, in the order the kind defines; (m, n, k) for "aten mm", (batch, m, n, k) for "aten bmm", and
         (elements,) for elementwise kinds.
     dtype
         "bf16", "fp16", "tf32", "fp32", "fp8", "fp8_block", "mxfp8", "nvfp4".
     layout
-        For GEMMs "nt" (forward, y = x w^T), "nn" (data gradient), "tn" (weight gradient); for elementwise kinds
+        Of products "nt" (forward, y = x w^T), "nn" (data gradient), "tn" (weight gradient); for elementwise kinds
         "" (contiguous), "strided" (half-row views as in rotary embedding, or transposed), "row".
     bytes
         Bytes moved (reads plus writes); 0 lets the kind's own rule count them.
@@ -52,7 +54,18 @@ class Kernel:
     reserved: int = 0
 
     @property
-    def product(self) -> str:
-        """Kind of a product of two matrices, whoever named it ("gemm" of "aten mm"); "" of other kernels."""
+    def is_product(self) -> bool:
+        """Whether it multiplies two matrices."""
         name = self.kind.removeprefix(PREFIX)
-        return PRODUCTS.get(name, name if name in PRODUCTS.values() else "")
+        return name in PRODUCTS or self.kind == GEMM
+
+
+def product(shape: tuple[int, ...], dtype: str = "bf16", layout: str = "nt") -> Kernel:
+    """A product of (m, n, k) as programs ask for it in a format.
+
+    Examples
+    --------
+    >>> product((8, 4, 2)).kind, product((8, 4, 2), "fp8").kind
+    ('aten mm', 'gemm')
+    """
+    return Kernel(GEMM if dtype in SCALED else f"{PREFIX}mm", shape, dtype, layout)

@@ -23,7 +23,7 @@ import numpy as np
 from prestep.sim import files
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.costs import Gpu
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import product
 from prestep.sim.rl.constants import (
     QUANTIZED,
     QUANTIZED_OF_EXPERTS,
@@ -299,7 +299,7 @@ class Engine:
         if m <= FEW:
             return few
         dtype = KERNELS[self.pools.rl.generation_precision]
-        return max(few, self.gpu.duration(Kernel("gemm", (m, n, k), dtype, "nt")))
+        return max(few, self.gpu.duration(product((m, n, k), dtype)))
 
     def _grouped(self, experts: int, rows: int, n: int, k: int) -> float:
         """Experts' products: bound by their weights, or by the arithmetic of as large a product."""

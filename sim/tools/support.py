@@ -9,7 +9,7 @@ from dataclasses import replace
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import Gpu, names
 from prestep.sim.costs.gpu_files import HARDWARE
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, product
 from prestep.sim.units import percent
 
 FORMATS = ("bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
@@ -17,7 +17,7 @@ FORMATS = ("bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
 PIXELS, MULTIPLIED = 64 * 56 * 56 * (256 + 64), 2.0 * 64 * 56 * 56 * 256 * 64
 #: A typical kernel of each family: those of a layer of an 8B model, of experts, of ResNet-50.
 TYPICAL = {
-    "products": Kernel("gemm", (8192, 4096, 4096), layout="nt"),
+    "products": product((8192, 4096, 4096)),
     "experts": Kernel("aten _grouped_mm", (16, 2**16, 2048, 4096), layout="nt"),
     "attention": Kernel("attention_fwd", (1, 32, 8, 8192, 128)),
     "attention, backward": Kernel("attention_bwd", (1, 32, 8, 8192, 128)),
@@ -37,10 +37,17 @@ BY_FORMAT = ("products", "experts")
 def grades(gpu: Gpu) -> dict[str, str]:
     """Evidence of a typical kernel in a step, by family; of products and experts by format ("products bf16")."""
     return {
-        name: gpu.evidence(replace(kernel, dtype=dtype))
+        name: gpu.evidence(_in_format(kernel, dtype))
         for family, kernel in TYPICAL.items()
         for name, dtype in formats_of(family, gpu.peak)
     }
+
+
+def _in_format(kernel: Kernel, dtype: str) -> Kernel:
+    """The same in another format; a product as programs ask for it there."""
+    if kernel.is_product:
+        return product(kernel.shape, dtype)
+    return replace(kernel, dtype=dtype)
 
 
 def formats_of(family: str, computed: Collection[str]) -> list[tuple[str, str]]:

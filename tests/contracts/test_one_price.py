@@ -15,6 +15,9 @@ from prestep.sim import api
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu_files import names
 from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import Chain
+from prestep.sim.predict import plan
+from prestep.sim.spec.sections import Scenario
 from tests.sample import together
 
 CAPTURE = Path(__file__).parent / "data" / "llama-1b.capture"
@@ -102,6 +105,36 @@ def test_a_program_takes_as_long_as_its_model(cluster: str, rel: float) -> None:
     model = api.simulate("llama1b-ddp4", {**where, **sizes, **one})
     program = api.simulate(str(CAPTURE), where)
     assert program.step_time == pytest.approx(model.step_time, rel=rel)
+
+
+def test_every_framework_asks_for_a_product_by_one_operation() -> None:
+    """Whoever wrote the layers, a product of 16 bits is the same kernel as the captured program's, to the last field."""
+    sizes = {"training.micro_batch": 2, "training.global_batch": 2, "parallel.dp": 1}
+    one = {"cluster.gpus": 1, "training.seq_len": 4096, **sizes}
+    program = products_of(api.load(str(CAPTURE), {"cluster.gpus": 1}))
+    assert {kernel.kind for kernel in program} == {"aten mm"}
+    for framework in ("pytorch-eager", "megatron"):
+        written = products_of(
+            api.load("llama1b-ddp4", {"training.framework": framework, **one})
+        )
+        assert {kernel.kind for kernel in written} == {"aten mm"}
+        # Megatron joins queries, keys and values, and gate and up; the rest are the same matrices.
+        common = {kernel.shape for kernel in program} & {k.shape for k in written}
+        assert len(common) >= 6
+        assert {kernel for kernel in written if kernel.shape in common} <= program
+
+
+def products_of(scenario: Scenario) -> set[Kernel]:
+    """Products of two matrices in a step, with what chains of layers have."""
+    graphs = [plan(scenario).graph]
+    kernels: set[Kernel] = set()
+    for graph in graphs:
+        for one in graph.kernels:
+            if isinstance(one, Chain):
+                graphs.append(one.graph)
+            elif one.is_product:
+                kernels.add(one)
+    return kernels
 
 
 def test_doubled_exponential_units_shorten_captured_attention() -> None:

@@ -146,14 +146,14 @@ def test_a_step_takes_as_long_whoever_looks() -> None:
     result = predicted("pipeline")
     opened, said = with_kernels(result)
     assert opened.to_dict() == result.to_dict() == predicted("pipeline").to_dict()
-    assert said == "layers are opened into 3 280 of 3 280 kernels"
+    assert said == "layers are opened into 2 720 of 2 720 kernels"
 
 
 def test_what_is_opened_is_bounded() -> None:
     """Where all kernels are too many: those of the last step, of one rank in it, of one of its microbatches; none."""
     result = predicted("pipeline")
     closed, _ = opening(result)
-    shown = {most: with_kernels(result, most) for most in (3280, 3279, 1000, 300, 0)}
+    shown = {most: with_kernels(result, most) for most in (2720, 2719, 1000, 300, 0)}
     lengths = [len(timeline(one)) for one, _ in shown.values()]
     assert lengths == sorted(lengths, reverse=True) and lengths[-1] == len(closed)
     said = [words for _, words in shown.values()]
@@ -197,4 +197,4 @@ def test_every_framework_gives_kernels_by_name(framework: str) -> None:
     families = {part["family"] for part in table["parts"] if part["kind"] == "kernel"}
     assert {"gemm", "attention"} <= families and "chain" not in families
     names = {one["name"] for one in table["longest"]}
-    assert names & {"gemm", "aten.mm.default"}
+    assert "aten.mm.default" in names

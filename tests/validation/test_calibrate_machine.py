@@ -160,10 +160,14 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
 def test_a_machine_is_found_again(made: tuple[Path, str]) -> None:
     """Kernels, host factor and links of the cluster that is written are the machine's, each with grade and source."""
     fabric = load_cluster(str(made[0]))
-    product = Kernel("gemm", (3072, 4096, 4096), layout="nt")
-    for kernel in (product, Kernel("aten gelu", (2**23,), bytes=2.0**25)):
-        ratio = gpu_of(fabric).duration(kernel) / load_gpu("h200").duration(kernel)
+    shape = (3072, 4096, 4096)
+    products = [Kernel(kind, shape, layout="nt") for kind in ("gemm", "aten mm")]
+    for kernel in (*products, Kernel("aten gelu", (2**23,), bytes=2.0**25)):
+        mine, known = gpu_of(fabric), load_gpu("h200")
+        ratio = mine.duration(kernel) / known.duration(kernel)
         assert ratio == pytest.approx(SLOWER, rel=0.03)
+        in_steps = mine.in_step(kernel) / known.in_step(kernel)
+        assert in_steps == pytest.approx(SLOWER, rel=0.03)
     assert fabric.facts["host_factor"].value == pytest.approx(HOST, rel=0.01)
     assert fabric.facts["nvlink.bandwidth"].value == pytest.approx(
         360e9 / 18, rel=0.001

@@ -119,13 +119,13 @@ def test_frozen_weights_have_no_gradients_of_their_own() -> None:
     plain, lora = (
         kernels(executed(scenario(a)), "backward") for a in (None, {**LORA, "rank": 8})
     )
-    products = {key: n for key, n in plain.items() if key[0] == "gemm"}
+    products = {key: n for key, n in plain.items() if key[0] == "aten mm"}
     weights = {key for key in products if key[2] == "tn"}
     assert weights
     assert not weights & lora.keys()
     # Frozen layers make the gradient of their input by the same products; "nn" with a rank are adapters'.
     assert {key for key in products if key[2] == "nn"} <= lora.keys()
-    assert all(8 in key[1] for key in lora if key[0] == "gemm" and key[2] == "tn")
+    assert all(8 in key[1] for key in lora if key[0] == "aten mm" and key[2] == "tn")
 
 
 def test_forward_is_the_frozen_models_and_the_adapters() -> None:
@@ -136,7 +136,7 @@ def test_forward_is_the_frozen_models_and_the_adapters() -> None:
     assert plain <= lora
     more = lora - plain
     assert more
-    assert all(8 in shape or kind != "gemm" for kind, shape, _ in more)
+    assert all(8 in shape or kind != "aten mm" for kind, shape, _ in more)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ def beside(low: Lowered, operation: str) -> list[float]:
 
 def products(low: Lowered) -> list[float]:
     kernels = [op.kernel for op in ops(low) if op.kernel is not None]
-    return [k.flops for k in kernels if k.kind in ("aten mm", "gemm")]
+    return [k.flops for k in kernels if k.is_product]
 
 
 @pytest.mark.parametrize("tp", [2, 4])

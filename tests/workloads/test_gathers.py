@@ -117,7 +117,7 @@ def _products(graph: OpGraph, program: Program) -> dict[int, float]:
         ):
             own = chain.graph.programs[0]
             kernels = [chain.graph.kernels[k] for k in own.payload[own.kind == KERNEL]]
-            products = [k.flops for k in kernels if k.kind == "gemm"]
+            products = [k.flops for k in kernels if k.is_product]
             flops[op] = chain.times * sum(products)
     return flops
 

@@ -87,17 +87,17 @@ def unit(
     ).layer(index)
 
 
+#: Kernels that multiply beside products of two matrices.
+OTHERS = ("aten _grouped_mm", "attention_fwd", "attention_bwd")
+
+
 def flops(unit: Unit) -> tuple[float, float]:
     """Of matrix products and attention, forward and backward."""
 
     def of(graph: Any) -> float:
         p = graph.programs[0]
         kernels = [graph.kernels[k] for k in p.payload[p.kind == KERNEL]]
-        return sum(
-            work(k)[0]
-            for k in kernels
-            if k.kind in ("gemm", "aten _grouped_mm", "attention_fwd", "attention_bwd")
-        )
+        return sum(work(k)[0] for k in kernels if k.is_product or k.kind in OTHERS)
 
     return of(unit.forward.uncut), of(unit.backward.uncut)
 

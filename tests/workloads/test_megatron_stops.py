@@ -85,7 +85,7 @@ def stops(which: Pass) -> int:
 def products(unit: Unit) -> list[str]:
     """Types of a layer's products, forward."""
     graph = unit.forward.uncut
-    return [k.dtype for k in kernels(graph) if "gemm" in k.kind]
+    return [k.dtype for k in kernels(graph) if k.is_product]
 
 
 def kernels(graph: OpGraph) -> list[Kernel]:

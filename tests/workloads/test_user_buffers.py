@@ -46,7 +46,7 @@ def flops(made: list[OpGraph]) -> float:
     launched = (
         g.kernels[at] for g in made for p in g.programs for at in p.payload[p.kind == 0]
     )
-    return float(sum(k.flops for k in launched if k.kind == "gemm"))
+    return float(sum(k.flops for k in launched if k.is_product))
 
 
 def bytes_of(made: list[OpGraph], op: str) -> float:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prestep.sim.graph.kernel import COUNTED_ABOVE, Kernel
+from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.torch.aten_products import multiply_narrow
+from prestep.workloads.torch.aten_products import multiply_narrow, multiply_sizes
 from prestep.workloads.torch.tape import Tape, Tensor
 
 
@@ -187,22 +187,12 @@ def gemm(
 ) -> None:
     """A GEMM in the run's number format; ``reserved``: SMs that it leaves to others."""
     if not o.products:
-        launch_product(t, m, n, k, layout, reserved)
+        multiply_sizes(t, m, n, k, layout, reserved=reserved)
         return
     # Row scales are applied in fp32, as those of blocks are.
     by_rows = o.scaling == "rowwise" and o.products == "fp8"
     dtype = "fp8_block" if by_rows else o.products
     multiply_narrow(t, m, n, k, dtype, reserved)
-
-
-def launch_product(
-    t: Tape, m: int, n: int, k: int, layout: str, reserved: int = 0
-) -> None:
-    """A product in 16 bits as Transformer Engine asks cuBLAS for it; ``reserved``: SMs that it leaves to others."""
-    if m * n > COUNTED_ABOVE:
-        t.launch(Kernel("memset", (4,), bytes=4.0))
-    moved, flops = 2.0 * (m * k + n * k + m * n), 2.0 * m * n * k
-    t.launch(Kernel("gemm", (m, n, k), "bf16", layout, moved, flops, reserved))
 
 
 def quantize(

@@ -9,9 +9,9 @@ from math import ceil
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
-from prestep.workloads.megatron.gemm import Numbers, later, launch_product, quantize
+from prestep.workloads.megatron.gemm import Numbers, later, quantize
 from prestep.workloads.megatron.linear import gradient_of, saved
-from prestep.workloads.torch.aten_products import multiply_group_sizes
+from prestep.workloads.torch.aten_products import multiply_group_sizes, multiply_sizes
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # Rows of an expert are computed in whole tiles: grouped GEMMs of CUTLASS and cuBLAS begin a tile for every expert.
@@ -166,6 +166,6 @@ def _measured(t: Tape, rows: Sequence[int], n: int, k: int, layout: str) -> None
     mean = _mean(rows)
     if len(rows) == 1:
         shape = (n, k, mean) if layout == "tn" else (mean, n, k)
-        launch_product(t, *shape, layout)
+        multiply_sizes(t, *shape, layout)
         return
     multiply_group_sizes(t, len(rows), len(rows) * mean, n, k, layout)

@@ -145,7 +145,7 @@ def _repeat(t: Tape, source: Source, module: Module, again: Again) -> None:
         source.run(t, module, x)
     t.drop = None
     if again.early:
-        t.forget_after_last("gemm", before)
+        t.forget_from_last_product(before)
     t.memory.forget(memory)
 
 

@@ -59,7 +59,7 @@ class Dropped:
     def __call__(self, kernel: Kernel) -> bool:
         if not self.every_other:
             return False
-        product = kernel.product == "gemm" and kernel.dtype not in UNLISTED
+        product = kernel.is_product and kernel.dtype not in UNLISTED
         self.seen += product
         if "attention" in kernel.kind:
             return not self.again_attention
@@ -98,7 +98,7 @@ class Kept(Dropped):
 
 def _result(kernel: Kernel, itemsize: int) -> float:
     """Bytes of a product, or of attention's output and its number for each row."""
-    if kernel.product == "gemm":
+    if kernel.is_product:
         rows, columns, _ = kernel.shape
         return float(itemsize * rows * columns)
     batch, heads, _, tokens, *_, width = kernel.shape

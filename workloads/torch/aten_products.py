@@ -34,12 +34,23 @@ def multiply(
 
 
 def multiply_sizes(
-    t: Tape, m: int, n: int, k: int, layout: str, biased: bool = False
+    t: Tape,
+    m: int,
+    n: int,
+    k: int,
+    layout: str,
+    biased: bool = False,
+    reserved: int = 0,
 ) -> None:
-    """A product whose memory is accounted for by the caller; `layout` as BLAS says it: "nt" is ``x @ w.t()``."""
+    """A product whose memory is accounted for by the caller; `layout` as BLAS says it: "nt" is ``x @ w.t()``.
+
+    `reserved`: SMs that it leaves to others.
+    """
     left, right = _operand(t, (m, k), layout[0]), _operand(t, (k, n), layout[1])
     bias = Tensor(None, (n,), t.itemsize) if biased else None
+    t.reserved = reserved
     _multiply(t, left, right, bias, Tensor(None, (m, n), t.itemsize))
+    t.reserved = 0
 
 
 def multiply_narrow(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -128,6 +128,8 @@ class Recorder:
         In a part that a CUDA graph replays.
     blocking : bool
         The host waits for all that it launches (CUDA_LAUNCH_BLOCKING).
+    reserved : int
+        SMs that kernels of operators leave to others.
     drop : Dropped, optional
         Which kernels are left out.
     drop_collective : callable, optional
@@ -143,6 +145,7 @@ class Recorder:
         self.phase, self.layer, self.microbatch = 0, -1, 0
         self.stream, self.launching = "compute", "launch"
         self.captured = self.blocking = False
+        self.reserved = 0
         self.drop: Dropped | None = None
         self.drop_collective: Callable[[str, float], bool] | None = None
         self.counts: dict[str, float] = defaultdict(float)
@@ -193,6 +196,8 @@ class Recorder:
         if host:
             self.cpu(host)
         for kernel in self.shared.kernels_of(operation, rule):
+            if self.reserved:
+                kernel = replace(kernel, reserved=self.reserved)
             self.launch(kernel, name=operation.name)
 
     def communicate(self, parts: Iterable[int], stream: str, name: str) -> int:
@@ -258,12 +263,19 @@ class Recorder:
             self.issued, dict(self.counts), self.host_pending, waits, memory
         )
 
-    def forget_after_last(self, kind: str, first: int) -> None:
-        """Drops what was issued since ``first`` from the last kernel of a kind on."""
-        names = self.columns.names
-        named = [i for i in range(first, len(names)) if names[i].startswith(kind)]
-        if named:
-            at, counts = named[-1], dict(self.counts)
+    def forget_from_last_product(self, first: int) -> None:
+        """Drops what was issued since ``first`` from the last product of two matrices on."""
+        columns, numbers = self.columns, self.shared.kernels.items()
+        of_products = {
+            n for one, n in numbers if isinstance(one, Kernel) and one.is_product
+        }
+        products = [
+            i
+            for i in range(first, self.issued)
+            if columns.kind[i] == KERNEL and columns.payload[i] in of_products
+        ]
+        if products:
+            at, counts = products[-1], dict(self.counts)
             self._last_save = _Moment(at, counts, 0.0, self._awaited_before(at))
             self.forget()
 
