@@ -14,7 +14,7 @@ import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import Field, field, fields, is_dataclass
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 from prestep.sim import renamed, units
 from prestep.sim.errors import InputError, Mistake, did_you_mean
@@ -34,9 +34,20 @@ _PARSERS: dict[str, Callable[[object, str, str], float]] = {
 }
 
 
+class Range(NamedTuple):
+    """Bounds of a kind of number, both inclusive; None: there is none."""
+
+    low: float | None = None
+    most: float | None = None
+
+
+UNBOUNDED = Range()
+
+
 def key(
     default: Any,
     doc: str,
+    within: Range = UNBOUNDED,
     unit: str = "",
     low: float | None = None,
     above: float | None = None,
@@ -49,6 +60,8 @@ def key(
 ) -> Any:
     """A key of a section: default, meaning, unit ("bytes", "bandwidth", "duration"), and bounds, `above` exclusive.
 
+    Bounds are those of `within`, where `low` and `most` say nothing else.
+
     `names` is a kind of `prestep.sim.tools.catalog`: the key takes the names that there are, so that a new file is a
     new value. `was` are names that the key had: files with them are read, with a warning (`prestep.sim.renamed`).
     `of`: families of frameworks that read it, where they are not its section's (`prestep.workloads.frameworks`).
@@ -58,9 +71,9 @@ def key(
     metadata = {
         "doc": doc,
         "unit": unit,
-        "low": low,
+        "low": within.low if low is None else low,
         "above": above,
-        "most": most,
+        "most": within.most if most is None else most,
         "names": names,
         "was": was,
         "of": of,
@@ -84,7 +97,7 @@ def table(doc: str, wants: str = "") -> Any:
 
 @functools.cache  # annotations are texts, and every one is compiled
 def type_hints(cls: type) -> Mapping[str, Any]:
-    """Types of the keys of a section, without the `| None` that marks "not said"."""
+    """Types of the keys of a section, without what marks "not said": `| None`, or the variable that stands for it."""
     hints = typing.get_type_hints(cls)
     return types.MappingProxyType(
         {name: _without_none(hint) for name, hint in hints.items()}
@@ -93,7 +106,12 @@ def type_hints(cls: type) -> Mapping[str, Any]:
 
 def _without_none(hint: Any) -> Any:
     if typing.get_origin(hint) in (types.UnionType, typing.Union):
-        rest = [part for part in typing.get_args(hint) if part is not type(None)]
+        parts = typing.get_args(hint)
+        rest = [
+            part
+            for part in parts
+            if part is not type(None) and not isinstance(part, TypeVar)
+        ]
         return rest[0] if len(rest) == 1 else typing.Union[tuple(rest)]  # noqa: UP007 - made at run time
     return hint
 

@@ -64,12 +64,12 @@ class Nccl:
     max_channels: int | None = key(None, "NCCL_MAX_NCHANNELS", low=1)
     min_ctas: int | None = key(None, "NCCL_MIN_CTAS, for all communicators", low=1)
     max_ctas: int | None = key(None, "NCCL_MAX_CTAS; limits NVLink SHARP too", low=1)
-    dp: Ctas | None = key(None, "communicators of data parallelism")  # noqa: RUF009
-    tp: Ctas | None = key(None, "of tensor parallelism")  # noqa: RUF009
-    pp: Ctas | None = key(None, "of the pipeline")  # noqa: RUF009
-    cp: Ctas | None = key(None, "of context parallelism")  # noqa: RUF009
-    ep: Ctas | None = key(None, "of expert parallelism")  # noqa: RUF009
-    mp: Ctas | None = key(None, "of the gradient's norm")  # noqa: RUF009
+    dp: Ctas | None = key(None, "communicators of data parallelism")
+    tp: Ctas | None = key(None, "of tensor parallelism")
+    pp: Ctas | None = key(None, "of the pipeline")
+    cp: Ctas | None = key(None, "of context parallelism")
+    ep: Ctas | None = key(None, "of expert parallelism")
+    mp: Ctas | None = key(None, "of the gradient's norm")
     buffer_size: float | None = key(
         None, "NCCL_BUFFSIZE; default 4 MiB", unit="bytes", above=0
     )

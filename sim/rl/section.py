@@ -21,102 +21,57 @@ class Rl(OtherRun):
     COMPARABLE: ClassVar[bool] = True
 
     algorithm: Literal["grpo", "dapo"] = key(
-        "grpo",
-        "dapo: no reference policy, more prompts sampled",
+        "grpo", "dapo: no reference policy, more prompts sampled"
     )
-    prompts: int | None = key(None, "prompts of a step", low=1, most=limits.SAMPLES)
-    generations: int = key(16, "rollouts of each prompt", low=1, most=limits.SAMPLES)
+    prompts: int | None = key(None, "prompts of a step", limits.SAMPLES)
+    generations: int = key(16, "rollouts of each prompt", limits.SAMPLES)
     batch_multiplier: float = key(
-        1.0,
-        "dapo: prompts sampled over those trained on",
-        low=1,
+        1.0, "dapo: prompts sampled over those trained on", low=1
     )
-    prompt_length: int = key(
-        128, "tokens of a prompt, on average", low=1, most=limits.TOKENS
-    )
+    prompt_length: int = key(128, "tokens of a prompt, on average", limits.TOKENS)
     mean_length: int = key(
-        1024,
-        "mean tokens of a rollout with its prompt",
-        low=1,
-        most=limits.TOKENS,
+        1024, "mean tokens of a rollout with its prompt", limits.TOKENS
     )
-    max_length: int = key(
-        4096,
-        "longest rollout with its prompt",
-        low=1,
-        most=limits.TOKENS,
-    )
+    max_length: int = key(4096, "longest rollout with its prompt", limits.TOKENS)
     max_new_tokens: int | None = key(
-        None,
-        "most generated tokens; default what max_length leaves",
-        low=1,
-        most=limits.TOKENS,
+        None, "most generated tokens; default what max_length leaves", limits.TOKENS
     )
     lengths: Literal["lognormal", "exponential", "constant"] = key(
         "lognormal", "distribution of generated tokens"
     )
     spread: float = key(0.7, "lognormal: deviation of the logarithm", above=0)
     train_global_batch: int | None = key(
-        None,
-        "rollouts of an optimizer step; default all",
-        low=1,
-        most=limits.SAMPLES,
+        None, "rollouts of an optimizer step; default all", limits.SAMPLES
     )
-    train_pack: int = key(
-        1,
-        "longest rollouts in a training pack",
-        low=1,
-        most=limits.SAMPLES,
-    )
-    packing: bool = key(
-        True,
-        "rollouts share packs",
-    )
+    train_pack: int = key(1, "longest rollouts in a training pack", limits.SAMPLES)
+    packing: bool = key(True, "rollouts share packs")
     logprob_pack: int = key(
-        1,
-        "longest rollouts in a log-probability pack",
-        low=1,
-        most=limits.SAMPLES,
+        1, "longest rollouts in a log-probability pack", limits.SAMPLES
     )
     reference: bool | None = key(
-        None,
-        "reference policy (KL penalty); default with grpo",
+        None, "reference policy (KL penalty); default with grpo"
     )
     off_policy_steps: int = key(
-        0,
-        "steps that rollouts may lag; 0: GPUs take turns",
-        low=0,
+        0, "steps that rollouts may lag; 0: GPUs take turns", low=0
     )
     generation_gpus: int | None = key(
-        None,
-        "off-policy: generating GPUs, the last; default half",
-        low=1,
+        None, "off-policy: generating GPUs, the last; default half", low=1
     )
     generation_tp: int = key(1, "GPUs that split an engine's layers", low=1)
     generation_pp: int = key(1, "stages of an engine", low=1)
-    generation_ep: int = key(
-        1,
-        "ranks with whole experts: 1, or generation_tp",
-        low=1,
-    )
+    generation_ep: int = key(1, "ranks with whole experts: 1, or generation_tp", low=1)
     generation_precision: Literal["bf16", "fp8"] = key(
         "bf16", "number format of an engine's products"
     )
     generation_memory: float = key(
-        0.6,
-        "share of GPU memory for weights and KV cache",
-        above=0,
+        0.6, "share of GPU memory for weights and KV cache", above=0
     )
     max_num_seqs: int = key(
-        1024,
-        "most rollouts decoded at once (vLLM)",
-        low=1,
-        most=limits.SAMPLES,
+        1024, "most rollouts decoded at once (vLLM)", limits.SAMPLES
     )
     cuda_graphs: bool = key(True, "engines replay CUDA graphs; else enforce_eager")
     async_scheduling: bool = key(
-        True,
-        "the engine's host schedules beside the GPU (vLLM 0.14)",
+        True, "the engine's host schedules beside the GPU (vLLM 0.14)"
     )
     engine_host_factor: float | None = key(
         None,
@@ -124,8 +79,7 @@ class Rl(OtherRun):
         above=0,
     )
     executor: Literal["processes", "ray"] = key(
-        "processes",
-        "of several GPUs; ray: no async_scheduling",
+        "processes", "of several GPUs; ray: no async_scheduling"
     )
     environment_time: float = key(
         0.0, "exposed time of rewards, a step", unit="duration", low=0

@@ -21,30 +21,18 @@ class Inference(OtherRun):
     decode_gpus: int | None = key(None, "GPUs of the decode pool, the next", low=1)
     prefill_tp: int = key(1, "GPUs of one prefill worker", low=1)
     decode_tp: int = key(1, "GPUs of one decode worker", low=1)
-    prompt: int = key(4096, "tokens of a prompt", low=1, most=limits.TOKENS)
-    output: int = key(256, "tokens that are made for it", low=1, most=limits.TOKENS)
-    requests: int = key(32, "requests to simulate", low=1, most=limits.SAMPLES)
+    prompt: int = key(4096, "tokens of a prompt", limits.TOKENS)
+    output: int = key(256, "tokens that are made for it", limits.TOKENS)
+    requests: int = key(32, "requests to simulate", limits.SAMPLES)
     rate: float = key(1.0, "requests that arrive per second, evenly spaced", above=0)
     path: str = key(
         "auto",
         "of the KV cache: nvlink, rdma, host, nvme or a storage system; default NVLink, else RDMA",
     )
     copies: int = key(1, "decode workers that get a KV cache", low=1)
-    reuse: float = key(
-        0.0,
-        "share of a prompt already cached",
-        low=0,
-    )
+    reuse: float = key(0.0, "share of a prompt already cached", low=0)
     reuse_from: str = key("cpu", "where: cpu, or a storage system")
-    overlap: bool = key(
-        True,
-        "send a layer's cache while later layers run",
-    )
-    decode_batch: int = key(
-        16, "requests of a decode worker at once", low=1, most=limits.SAMPLES
-    )
+    overlap: bool = key(True, "send a layer's cache while later layers run")
+    decode_batch: int = key(16, "requests of a decode worker at once", limits.SAMPLES)
     kv_dtype: Literal["bf16", "fp8"] = key("bf16", "number format of the KV cache")
-    tier: Literal["hbm", "cpu", "nvme"] = key(
-        "hbm",
-        "where decode reads its KV cache",
-    )
+    tier: Literal["hbm", "cpu", "nvme"] = key("hbm", "where decode reads its KV cache")

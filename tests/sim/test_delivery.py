@@ -51,7 +51,7 @@ def bytes_per_second(system: System, fabric: Fabric, workers: int) -> float:
     asked = Dataload(decode=0.0, sample=SAMPLE, workers=workers, storage=system.name)
     rate = delivery_of(system, "reads", fabric, fabric.gpus)
     place = Place(ranks, 1e9, 1e9, 0.0, 0.0, system, rate)
-    table = table_of(asked, Batch(), 1.0, ModelSpec("m", "mlp"), place)
+    table = table_of(asked, Batch(), 1.0, ModelSpec(name="m", kind="mlp"), place)
     return float(table["batches"] * ranks * SAMPLE / table["read_time"])
 
 

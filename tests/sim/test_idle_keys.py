@@ -32,7 +32,7 @@ SMALL: dict[str, Any] = {
     "training": {"seq_len": 256},
     "parallel": {"dp": 8},
 }
-MODEL = ModelSpec("m", "transformer", hidden=512, layers=2, heads=8)
+MODEL = ModelSpec(name="m", kind="transformer", hidden=512, layers=2, heads=8)
 #: Stated keys, of which each is told where a plain step of PyTorch with DDP has no use for it.
 IDLE = {
     "megatron.bias_fusion": False,

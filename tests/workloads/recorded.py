@@ -149,7 +149,10 @@ def bucketed(t: Tape, block: Block, x: Tensor) -> Tensor:
 def resnet(depth: int, batch: int) -> Step:
     def build(t: Tape) -> tuple[Module, Callable[[], Tensor]]:
         net = ResNet(
-            t, ModelSpec("resnet", "resnet", layers=depth, image_size=224, classes=1000)
+            t,
+            ModelSpec(
+                name="resnet", kind="resnet", layers=depth, image_size=224, classes=1000
+            ),
         )
         return net, lambda: aten.cross_entropy(t, net.forward(t, batch))
 

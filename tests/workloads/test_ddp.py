@@ -184,7 +184,9 @@ def test_every_parameter_is_in_one_bucket_in_reverse_order(
     sizes: list[int], cap: float, first: float
 ) -> None:
     """A bucket closes with the gradient that reaches its cap, the first at its own; only the last may stay below."""
-    m = ModelSpec("mlp", "mlp", sizes=tuple(sizes), activation="relu", bias=True)
+    m = ModelSpec(
+        name="mlp", kind="mlp", sizes=tuple(sizes), activation="relu", bias=True
+    )
     found = buckets(m, cap, first)
     members = [i for _, bucket in found for i in bucket]
     assert members == list(reversed(range(2 * (len(sizes) - 1))))
@@ -200,7 +202,9 @@ def test_a_bucket_that_just_reaches_its_cap_is_closed() -> None:
     """Equal is enough: a cap of one layer's bytes gives every layer a bucket."""
     layer = 2.0 * (512 * 512 + 512)
     found = buckets(
-        ModelSpec("mlp", "mlp", sizes=(512,) * 5, activation="relu", bias=True),
+        ModelSpec(
+            name="mlp", kind="mlp", sizes=(512,) * 5, activation="relu", bias=True
+        ),
         layer,
         layer,
     )

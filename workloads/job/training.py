@@ -13,18 +13,13 @@ from prestep.workloads.job import limits
 class Training:
     """How a step is made."""
 
-    seq_len: int = key(2048, "tokens per sample", low=1, most=limits.TOKENS)
-    micro_batch: int = key(
-        1, "samples per rank and microbatch", low=1, most=limits.SAMPLES
-    )
+    seq_len: int = key(2048, "tokens per sample", limits.TOKENS)
+    micro_batch: int = key(1, "samples per rank and microbatch", limits.SAMPLES)
     packed: int | None = key(
-        None,
-        "mean length of the documents packed into a sample",
-        low=1,
-        most=limits.TOKENS,
+        None, "mean length of the documents packed into a sample", limits.TOKENS
     )
     global_batch: int | None = key(
-        None, "samples per step over all ranks", low=1, most=limits.BATCH
+        None, "samples per step over all ranks", limits.BATCH
     )
     grad_accumulation: int | None = key(
         None, "backward passes per optimizer step", low=1
@@ -38,23 +33,10 @@ class Training:
         "activation checkpointing; products: keeps attention and every other product; alternate: every other block",
     )
     optimizer: str = key(
-        "adamw",
-        "fused; muon: AdamW for all but hidden matrices",
-        names="optimizers",
+        "adamw", "fused; muon: AdamW for all but hidden matrices", names="optimizers"
     )
-    warmup: int = key(
-        4,
-        "steps before the reported one",
-        low=1,
-        wants="bucketed",
-    )
-    set_to_none: bool = key(
-        True,
-        "zero_grad frees gradients",
-        of="pytorch",
-    )
+    warmup: int = key(4, "steps before the reported one", low=1, wants="bucketed")
+    set_to_none: bool = key(True, "zero_grad frees gradients", of="pytorch")
     framework: str = key(
-        "pytorch-eager",
-        "whose kernels and launch costs",
-        names="frameworks",
+        "pytorch-eager", "whose kernels and launch costs", names="frameworks"
     )

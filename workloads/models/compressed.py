@@ -26,20 +26,16 @@ DEFAULTS = {
     "o_groups": 8,
     "o_lora_rank": 1024,
 }
-ROTATED, LOOKS_BACK = 64, 128
+#: The same of keys that other attention has, too.
+SHARED_DEFAULTS = {"window": 128, "rope_head_dim": 64}
 
 
 def keys_of(s: Model) -> dict[str, Any]:
-    """Keys of compressed attention and of residual streams, with defaults for what was not said."""
-    keys: dict[str, Any] = {"streams": s.streams or 1, "window": s.window or 0}
-    keys["rope_head_dim"] = s.rope_head_dim or 0
+    """Keys of compressed attention that have a default, as they were said or not."""
     if not s.compress_ratios:
-        return keys
-    keys |= {key: getattr(s, key) or usual for key, usual in DEFAULTS.items()}
-    keys["window"] = s.window or LOOKS_BACK
-    keys["rope_head_dim"] = s.rope_head_dim or ROTATED
-    keys["compress_ratios"] = s.compress_ratios
-    return keys
+        return {}
+    usual = DEFAULTS | SHARED_DEFAULTS
+    return {key: getattr(s, key) or value for key, value in usual.items()}
 
 
 def wrong_keys(said: Model, m: ModelSpec) -> Iterator[tuple[str, str, str]]:

@@ -72,15 +72,12 @@ def sizes_of(m: ModelSpec, part: str) -> Sizes:
 
 
 def keys_of(s: Model) -> dict[str, Any]:
-    """A hybrid's keys with defaults for what was not said."""
-    pattern = s.layer_pattern or ""
-    keys: dict[str, Any] = {"layer_pattern": pattern}
+    """Keys of a hybrid that have a default, as they were said or not."""
+    pattern, keys = s.layer_pattern or "", dict[str, Any]()
     if MAMBA in pattern:
-        keys["mamba_heads"] = s.mamba_heads or 0
         keys |= {k: getattr(s, k) or v for k, v in MAMBA_DEFAULTS.items()}
     if set(pattern) & set(LINEAR):
-        keys["linear_key_heads"] = heads = s.linear_key_heads or 0
-        keys["linear_value_heads"] = s.linear_value_heads or heads
+        keys["linear_value_heads"] = s.linear_value_heads or s.linear_key_heads
         keys |= {k: getattr(s, k) or v for k, v in LINEAR_DEFAULTS.items()}
     if set(pattern) & set(SCANS):
         keys["conv_width"] = s.conv_width or CONV_WIDTH

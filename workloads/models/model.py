@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal, Never, get_origin
 
 from prestep.sim import data_files, files, plugins, strict
 from prestep.sim.errors import InputError, Mistake, unknown
 from prestep.sim.extras import lazily
-from prestep.workloads.job.model import Model
+from prestep.workloads.job.model import Keys, Model
 from prestep.workloads.models import checks, hybrid
 
 with lazily():
@@ -35,7 +35,7 @@ _REQUIRED = {
 
 
 @dataclass(frozen=True)
-class ModelSpec:
+class ModelSpec(Keys[Never]):
     """A model, complete. Keys that its kind does not have are 0, empty or false.
 
     `ffn` is the inner width of the feed-forward layer, `moe_ffn` that of one expert; a resnet's `layers` is its depth.
@@ -43,66 +43,10 @@ class ModelSpec:
     has `head_dim` plus `rope_head_dim` elements; with compressed attention (`compress_ratios`) `head_dim` has both.
     """
 
-    name: str
-    kind: str
-    hidden: int = 0
-    layers: int = 0
-    heads: int = 0
-    kv_heads: int = 0
-    head_dim: int = 0
-    ffn: int = 0
-    vocab: int = 0
-    gated: bool = False
-    activation: str = ""
-    tied_embeddings: bool = False
-    experts: int = 0
-    experts_per_token: int = 0
-    sizes: tuple[int, ...] = ()
-    norm: str = ""
-    bias: bool = False
-    positions: str = "none"
-    max_positions: int = 0
-    image_size: int = 0
-    classes: int = 0
-    moe_ffn: int = 0
-    shared_experts: int = 0
-    dense_layers: int = 0
-    moe_every: int = 1
-    router_bias: bool = False
-    q_lora_rank: int = 0
-    kv_lora_rank: int = 0
-    rope_head_dim: int = 0
-    v_head_dim: int = 0
-    mtp_layers: int = 0
-    mtp_shared: bool = False
-    window: int = 0
-    window_every: int = 0
-    sinks: bool = False
-    clamped: bool = False
-    qk_norm: bool = False
-    norm_bias: bool = False
-    embedding_norm: bool = False
-    qkv_bias: bool = False
-    layer_pattern: str = ""
-    mamba_heads: int = 0
-    mamba_head_dim: int = 0
-    mamba_state: int = 0
-    mamba_groups: int = 0
-    conv_width: int = 0
-    linear_key_heads: int = 0
-    linear_value_heads: int = 0
-    linear_key_dim: int = 0
-    linear_value_dim: int = 0
-    attention_gate: bool = False
-    moe_latent: int = 0
-    compress_ratios: tuple[int, ...] = ()
-    index_heads: int = 0
-    index_head_dim: int = 0
-    index_topk: int = 0
-    o_groups: int = 0
-    o_lora_rank: int = 0
-    streams: int = 1
-    hash_layers: int = 0
+    def __post_init__(self) -> None:
+        for name, value in _defaults(type(self)).items():
+            if getattr(self, name) is None:
+                object.__setattr__(self, name, value)
 
     @property
     def rotary(self) -> bool:
@@ -168,6 +112,19 @@ class ModelSpec:
             if self.window_every and (layer + 1) % self.window_every == 0
             else self.window
         )
+
+
+#: Keys of which nothing said is not 0, empty or false.
+_UNSAID: dict[str, Any] = {"positions": "none", "moe_every": 1, "streams": 1}
+
+
+def _defaults(cls: type) -> dict[str, Any]:
+    """What each key is where nothing is said: 0, empty or false, as a rule."""
+    kinds = {
+        name: get_origin(hint) or hint for name, hint in strict.type_hints(cls).items()
+    }
+    nothing = {n: "" if kind is Literal else kind() for n, kind in kinds.items()}
+    return nothing | _UNSAID
 
 
 def model_names() -> list[str]:
@@ -289,14 +246,6 @@ def _complete(section: Model, name: str, where: str) -> ModelSpec:
     return spec
 
 
-# Keys of a transformer that are taken as they are said; nothing said is 0 or false.
-_PLAIN_KEYS = """
-shared_experts dense_layers router_bias q_lora_rank kv_lora_rank mtp_layers mtp_shared hash_layers window_every
-sinks clamped qk_norm embedding_norm attention_gate
-"""
-_PLAIN = tuple(_PLAIN_KEYS.split())
-
-
 #: Keys of compressed attention and of residual streams.
 _COMPRESSED_KEYS = """
 compress_ratios streams hash_layers index_heads index_head_dim index_topk o_groups o_lora_rank
@@ -305,25 +254,19 @@ compress_ratios streams hash_layers index_heads index_head_dim index_topk o_grou
 
 def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
     others = any(getattr(s, key) for key in _COMPRESSED_KEYS.split())
-    own = {"window": s.window or 0, "rope_head_dim": s.rope_head_dim or 0}
-    spec = ModelSpec(
-        name=name,
-        kind="transformer",
-        hidden=s.hidden or 0,
-        layers=s.layers or 0,
-        vocab=s.vocab or 0,
-        tied_embeddings=bool(s.tied_embeddings),
-        norm=s.norm or "rms",
-        norm_bias=s.norm_bias if s.norm_bias is not None else s.norm == "layer",
-        bias=bool(s.bias),
-        positions=s.positions or "rope",
-        max_positions=s.max_positions or 0,
+    said = {entry.name: getattr(s, entry.name) for entry in fields(s)}
+    decided = {
+        "name": name,
+        "file": None,
+        "norm": s.norm or "rms",
+        "norm_bias": s.norm_bias if s.norm_bias is not None else s.norm == "layer",
+        "positions": s.positions or "rope",
         **_attention(s),
         **_feed_forward(s),
         **hybrid.keys_of(s),
-        **(compressed.keys_of(s) if others else own),
-        **{key: getattr(s, key) or type(getattr(ModelSpec, key))() for key in _PLAIN},
-    )
+        **(compressed.keys_of(s) if others else {}),
+    }
+    spec = ModelSpec(**said | decided)
     mistakes = checks.numbers(s, spec, where) + checks.parts(s, spec, where)
     wrong = [*hybrid.wrong_keys(s, spec)]
     wrong += compressed.wrong_keys(s, spec) if others else ()
@@ -339,7 +282,6 @@ def _attention(s: Model) -> dict[str, Any]:
     heads = s.heads or 0
     head_dim = s.head_dim or (s.hidden or 0) // heads
     return {
-        "heads": heads,
         "kv_heads": s.kv_heads or heads,
         "head_dim": head_dim,
         "v_head_dim": (s.v_head_dim or head_dim) if s.kv_lora_rank else 0,
@@ -352,14 +294,10 @@ def _feed_forward(s: Model) -> dict[str, Any]:
     gated = s.gated if s.gated is not None else True
     experts = s.experts or 0
     return {
-        "ffn": s.ffn or 0,
         "gated": gated,
         "activation": s.activation or ("silu" if gated else "gelu"),
-        "experts": experts,
         "experts_per_token": (s.experts_per_token or 1) if experts else 0,
         "moe_ffn": (s.moe_ffn or s.ffn or 0) if experts else 0,
-        "moe_every": s.moe_every or 1,
-        "moe_latent": s.moe_latent or 0,
     }
 
 
@@ -377,7 +315,11 @@ def _mlp(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
         )
     bias = s.bias if s.bias is not None else True
     return ModelSpec(
-        name, "mlp", sizes=sizes, activation=s.activation or "relu", bias=bias
+        name=name,
+        kind="mlp",
+        sizes=sizes,
+        activation=s.activation or "relu",
+        bias=bias,
     ), mistakes
 
 
@@ -391,5 +333,10 @@ def _resnet(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
         )
     size, classes = s.image_size or 224, s.classes or 1000
     return ModelSpec(
-        name, "resnet", layers=50, activation="relu", image_size=size, classes=classes
+        name=name,
+        kind="resnet",
+        layers=50,
+        activation="relu",
+        image_size=size,
+        classes=classes,
     ), mistakes
