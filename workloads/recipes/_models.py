@@ -27,6 +27,16 @@ def model_named(name: str) -> str:
     return next((ours for one, ours in _patterns() if one.fullmatch(short)), "")
 
 
+@lru_cache(maxsize=1)
+def _routers() -> dict[str, str]:
+    return dict(files.toml(FILE.read_text(encoding="utf-8"))["routers"])
+
+
+def router_of(draft: Recipe) -> str | None:
+    """What balances the router of the bundled model that a recipe names, where Megatron-Bridge's class decides it."""
+    return _routers().get(draft.get("model.name", ""))
+
+
 def bundled(draft: Recipe) -> Model | None:
     """The bundled model that a recipe names."""
     name = draft.get("model.name")

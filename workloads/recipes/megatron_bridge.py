@@ -4,9 +4,17 @@ from __future__ import annotations
 
 import re
 
-from prestep.workloads.recipes import _adapter, _core, _core_model, _python
+from prestep.workloads.recipes import (
+    _adapter,
+    _core,
+    _core_model,
+    _models,
+    _python,
+    _routers,
+)
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Recipe
+from prestep.workloads.recipes._rules import written
 
 #: How people know such a recipe.
 LOOKS = "Python that imports megatron.bridge, or YAML with model.tensor_model_parallel_size and train.global_batch_size"
@@ -64,6 +72,8 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     names += [document.path.stem, document.part, usual]
     _core_model.model(draft, document, names, "model")
     _core.adapters(draft, document)
+    if trains:
+        _routing(draft, document)
     if "peft" in begun and document.get("peft") is None:
         _adapter.lora(draft, document, _adapter.CLASS, "recipe")
     if gpus := re.search(r"_(\d+)gpu(?:_|$)", document.part):
@@ -83,3 +93,11 @@ def _begin(draft: Recipe, document: Document, begun: str) -> bool:
             f"{begun}: its batch, distributed optimizer and gradients in fp32, as Megatron-Bridge has them"
         )
     return trains
+
+
+def _routing(draft: Recipe, document: Document) -> None:
+    """What balances a router that is trained from scratch: the recipe's key, or what the model's bridge class sets."""
+    said, kind = document.ended("moe_router_load_balancing_type")
+    _, biased = document.ended("moe_router_enable_expert_bias")
+    usual = _models.router_of(draft)
+    _routers.settle(draft, kind or usual, written(biased) == "true", said, document)

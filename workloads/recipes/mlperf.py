@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
-from prestep.workloads.recipes import _core, _models, _pipeline, _shell
+from prestep.workloads.recipes import _core, _models, _pipeline, _routers, _shell
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Recipe, shown
 from prestep.workloads.recipes._rules import rules, written
@@ -57,7 +57,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     draft.assume(
         "NeMo with the distributed optimizer, gradients reduced in bf16, as the submissions' pretrain.py has it"
     )
-    _benchmark(draft, script)
+    benchmark = _benchmark(draft, script)
     _layout(draft, script)
     _batch(draft, script)
     draft.read(script, rules(RULES))
@@ -70,6 +70,9 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _core.settle_fuser(draft)
     _core.plain_ends(draft, script, str.upper)
     _core.without_fp8(draft)
+    name = "MOE_ROUTER_LOAD_BALANCING_TYPE"
+    balancing = script.get(name) or benchmark.get("router")
+    _routers.settle(draft, balancing, False, name, script)
     gpus = _first(script, "DGXNGPU", "GPUS_PER_NODE")
     draft.hosts = draft.count(script, _first(script, "DGXNNODES", "NNODES"))
     if draft.hosts and script.get(gpus):
@@ -145,8 +148,11 @@ def _table() -> dict[str, Any]:
     return files.toml(BENCHMARKS.read_text(encoding="utf-8"))
 
 
-def _benchmark(draft: Recipe, script: Document) -> None:
-    """The model, by MODEL_SIZE, the folder that the script lies in, its own name, or what it calls a model."""
+def _benchmark(draft: Recipe, script: Document) -> Mapping[str, Any]:
+    """Takes and returns what the model's benchmark has in common.
+
+    The model is that of MODEL_SIZE, of a folder of the script, of its own name, or what a variable calls a model.
+    """
     folders = [part.lower() for part in reversed(script.path.absolute().parent.parts)]
     size = str(script.get("MODEL_SIZE") or script.get("SIZE") or "").lower()
     name = script.path.stem.lower().replace("-", "_").split("_")
@@ -156,8 +162,9 @@ def _benchmark(draft: Recipe, script: Document) -> None:
         for entry in _table()["benchmark"]:
             if re.fullmatch(entry["names"], text):
                 _take_benchmark(draft, entry, script.place("MODEL_SIZE"))
-                return
+                return dict(entry)
     _models.missing(draft, "nothing", "MODEL_SIZE", str(script.path))
+    return {}
 
 
 def _named(text: str) -> str:

@@ -1,0 +1,109 @@
+"""Recipes of experts say what balances their routers; where nothing does, tokens spread as measured without help."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.sections import Scenario
+
+SCRIPT = (
+    *("export DGXNNODES=2", "export DGXNGPU=4", "export MINIBS=1"),
+    *("export EXPERT_PARALLEL=4", "export MICRO_BATCH_SIZE=1"),
+)
+BRIDGE = """
+from megatron.bridge import AutoBridge
+from megatron.bridge.recipes.common import _pretrain_common, _sft_common
+
+
+def {function}():
+    cfg = {begin}()
+    cfg.model = AutoBridge.from_hf_pretrained("{model}").to_megatron_provider(load_weights=False)
+    cfg.model.expert_model_parallel_size = 4
+    cfg.model.seq_length = 4096
+{more}    return cfg
+"""
+
+
+def submitted(folder: Path, size: str, *more: str) -> Scenario:
+    """A script of a submission with those further lines."""
+    path = folder / "config_x.sh"
+    lines = (*SCRIPT, f"export MODEL_SIZE={size}", *more)
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return load_scenario(path, ("cluster.name=gb300-nvl72",))
+
+
+def bridged(folder: Path, model: str, *more: str, task: str = "pretrain") -> Scenario:
+    """A recipe of Megatron-Bridge with those further statements."""
+    path = folder / "recipe.py"
+    lines = "".join(f"    cfg.model.{one}\n" for one in more)
+    begin = "_pretrain_common" if task == "pretrain" else "_sft_common"
+    text = BRIDGE.format(
+        function=f"x_{task}_config", begin=begin, model=model, more=lines
+    )
+    path.write_text(text, encoding="utf-8")
+    return load_scenario(path, ("cluster.name=dgx-h100",))
+
+
+@pytest.mark.parametrize(
+    ("more", "load"),
+    [
+        ((), "unbalanced"),
+        (("export MOE_ROUTER_LOAD_BALANCING_TYPE=none",), "unbalanced"),
+        (("export MOE_ROUTER_LOAD_BALANCING_TYPE=aux_loss",), "uniform"),
+        (("export MOE_ROUTER_FORCE_LOAD_BALANCING=True",), "uniform"),
+    ],
+)
+def test_a_submission_whose_benchmark_balances_nothing(
+    more: tuple[str, ...], load: str, tmp_path: Path
+) -> None:
+    """gpt_oss.yaml of the round has no loss for routers; a variable of the script takes its place."""
+    assert submitted(tmp_path, "20b", *more).parallel.imbalance == load
+
+
+def test_submissions_have_the_benchmarks_vocabulary(tmp_path: Path) -> None:
+    """pretrain.py of the round sets 128,256 entries, and not the 201,088 of the released model."""
+    assert submitted(tmp_path, "20b").model.vocab == 128_256
+
+
+def test_a_model_without_experts_has_no_router(tmp_path: Path) -> None:
+    """A dense benchmark may say what would balance its router."""
+    more = ("export EXPERT_PARALLEL=1", "export MOE_ROUTER_LOAD_BALANCING_TYPE=none")
+    dense = submitted(tmp_path, "8b", *more)
+    assert dense.parallel.imbalance == "uniform"
+
+
+@pytest.mark.parametrize(
+    ("model", "more", "load"),
+    [
+        ("openai/gpt-oss-20b", (), "unbalanced"),
+        ("openai/gpt-oss-20b", ("moe_router_force_load_balancing = True",), "uniform"),
+        ("Qwen/Qwen3-30B-A3B", (), "uniform"),
+        (
+            "Qwen/Qwen3-30B-A3B",
+            ('moe_router_load_balancing_type = "none"',),
+            "unbalanced",
+        ),
+        (
+            "Qwen/Qwen3-30B-A3B",
+            (
+                'moe_router_load_balancing_type = "none"',
+                "moe_router_enable_expert_bias = True",
+            ),
+            "uniform",
+        ),
+    ],
+)
+def test_a_bridge_that_balances_nothing(
+    model: str, more: tuple[str, ...], load: str, tmp_path: Path
+) -> None:
+    """gpt_oss_bridge.py takes the loss away; a bias of experts balances without one."""
+    assert bridged(tmp_path, model, *more).parallel.imbalance == load
+
+
+def test_a_router_that_was_trained_stays_open(tmp_path: Path) -> None:
+    """Fine-tuning begins with a finished router, of whose balance the recipe says nothing."""
+    tuned = bridged(tmp_path, "openai/gpt-oss-20b", task="sft")
+    assert tuned.parallel.imbalance == "uniform" and tuned.parallel.natural_routing
