@@ -24,6 +24,8 @@ WIDTHS = (1024, 4096)  # of rows: reduced in one go, and in a loop
 VOCABULARIES = ((32000, 4096), (50257, 8192), (128256, 4096), (151936, 4096))
 EMBEDDINGS = ((32000, 8192, 1024), (50257, 8192, 1024), (128256, 4096, 2048))
 NAMED = 110  # characters of a kernel's name
+#: Pictures, places and channels where one operand lies with its places last.
+ACROSS = ((128, 200, 640), (64, 256, 512), (32, 1024, 256), (256, 100, 1024))
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,57 @@ def _rotated(x: Any, frequencies: Any, positions: Any) -> Any:
     half = x.shape[-1] // 2
     turned = torch.cat((-x[..., half:], x[..., :half]), -1)
     return x * angles.cos().to(x.dtype) + turned * angles.sin().to(x.dtype)
+
+
+def transposed() -> Iterator[Function]:
+    """Functions that read an operand across its rows, beside the same ones that read it along them."""
+    for size in ACROSS:
+        batch, places, channels = size
+        for dtype in (torch.bfloat16, torch.float32):
+            name = str(dtype).removeprefix("torch.")
+            x = normal(*size, dtype=torch.float32)
+            along, across = (
+                normal(*size, dtype=dtype),
+                normal(batch, channels, places, dtype=dtype),
+            )
+            weight, bias = (normal(channels, dtype=torch.float32) for _ in range(2))
+            for way, y in (("along", along), ("across", across)):
+                shape = f"{way} {batch}x{places}x{channels} {name}"
+                elements = batch * places * channels
+                yield Function(
+                    f"add_norm {shape}", elements, _add_norm(way), (x, y, weight, bias)
+                )
+                yield Function(f"gelu {shape}", elements, _gelu(way), (y,))
+                yield Function(
+                    f"norm_to {shape}",
+                    elements,
+                    _norm_to(way, dtype),
+                    (x, weight, bias),
+                )
+
+
+def _add_norm(way: str) -> Callable[..., Any]:
+    """A residual stream and what is added to it, with the norm of the sum."""
+
+    def add_norm(x: Any, y: Any, weight: Any, bias: Any) -> Any:
+        total = x + (y.mT if way == "across" else y)
+        return total * F.layer_norm(total, (x.shape[-1],), weight, bias)
+
+    return add_norm
+
+
+def _gelu(way: str) -> Callable[..., Any]:
+    return lambda y: F.gelu(y.mT if way == "across" else y).contiguous()
+
+
+def _norm_to(way: str, dtype: torch.dtype) -> Callable[..., Any]:
+    """A norm whose result lies along or across the rows that it reads."""
+
+    def norm_to(x: Any, weight: Any, bias: Any) -> Any:
+        out = F.layer_norm(x, (x.shape[-1],), weight, bias).to(dtype)
+        return (out.mT if way == "across" else out).contiguous()
+
+    return norm_to
 
 
 def _loss(logits: Any, targets: Any) -> Any:

@@ -25,6 +25,7 @@ from lab.measure import (
     pointwise,
     products,
     programs,
+    uneven,
     vision,
     widths,
 )
@@ -47,6 +48,7 @@ FAMILIES = (
     widths,
     programs,
     kinds,
+    uneven,
 )
 HELD_OUT = 5  # every fifth size of a family
 
