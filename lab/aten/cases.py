@@ -112,7 +112,7 @@ class Case:
 
 def measured(gpu: str) -> list[Case]:
     """Cases of all files of a GPU; those beyond `.domains` were measured on the H200 alone."""
-    parts = "", ".domains", ".widths", ".biased", ".programs", ".kinds"
+    parts = "", ".domains", ".widths", ".biased", ".programs", ".kinds", ".uneven"
     paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in parts)
     return [case for path in paths if path.exists() for case in read(path)]
 
@@ -142,6 +142,11 @@ def cases_of(row: dict[str, Any], names: dict[int, str]) -> Iterator[Case]:
     if row["family"] in RECURRENT:
         yield from _recurrent(row, operations)
         return
+    if row["family"] == "uneven_indices" and _is_unsaid(row):
+        return
+    if row["family"] == "conv_twice":
+        yield from _twice(row, operations, names)
+        return
     heavy = [each for each in operations if _launches(each)]
     if not heavy or any(_base(each) not in BEFORE for each in heavy[:-1]):
         return
@@ -165,6 +170,18 @@ def _recurrent(row: dict[str, Any], operations: list[Operation]) -> Iterator[Cas
         yield _case(row, last, row["kernels"][zeroed:])
 
 
+def _is_unsaid(row: dict[str, Any]) -> bool:
+    """Whether indices are uneven in a sum whose kernel does not say how many are one."""
+    even = row["set"]["spread"] == 0.0
+    return not even and row["op"] != "index_put_accumulate"
+
+
+def _of_groups(row: dict[str, Any], operation: Operation) -> Operation:
+    """How many rows the most frequent index has, which captures of programs count."""
+    largest = (("largest_group", row["set"]["largest"]),)
+    return replace(operation, options=(*operation.options, *largest))
+
+
 def _of_pixels(row: dict[str, Any]) -> Iterator[Case]:
     """The gradients of a loss of pixels: zeros and what is written of them, then those of the softmax."""
     *of_loss, of_softmax = row["kernels"]
@@ -172,6 +189,28 @@ def _of_pixels(row: dict[str, Any]) -> Iterator[Case]:
     texts = dict(row["aten"])
     for name, kernels in zip(names, (of_loss, [of_softmax]), strict=True):
         yield _case(row, _operation(row, name, texts[name]), kernels)
+
+
+def _twice(
+    row: dict[str, Any], operations: list[Operation], names: dict[int, str]
+) -> Iterator[Case]:
+    """The filter's gradient, a convolution by a picture: its kernels follow the copies of its operands."""
+    convolutions = [each for each in operations if _base(each) == "convolution"]
+    if len(convolutions) != 2:
+        return  # by groups: one for each, which the row has summed up
+    copied = [
+        at for at, each in enumerate(row["kernels"]) if "direct_copy" in names[each[0]]
+    ]
+    dims, *_, kernel, stride, _ = row["size"]
+    padding = kernel // 2 if kernel % 2 else 0
+    numbers = tuple((each,) * dims for each in (1, padding, stride))
+    image, weight = convolutions[1].operands[:2]
+    arguments = (image, weight, None, *numbers, False, (0,) * dims, 1)
+    whole = replace(convolutions[1], arguments=arguments)
+    whole = replace(whole, results=results_of(whole))
+    case = _case(row, whole, row["kernels"][copied[-1] + 1 :])
+    own = tuple(each for each in case.kernels if "convolution" in each.kind)
+    yield replace(case, kernels=own)
 
 
 def _in_place(row: dict[str, Any], operation: Operation) -> Operation:
@@ -431,7 +470,12 @@ REBUILT = {
     "conv_depthwise": _domain_convolution,
     "conv_pointwise_more": _domain_convolution,
     "conv_depthwise_more": _domain_convolution,
+    "conv_picture_1x1": _domain_convolution,
+    "conv_picture_3x3": _domain_convolution,
+    "conv_picture_grouped": _domain_convolution,
     "conv_by_sample": _sampled,
+    "conv_by_sample_narrow": _sampled,
+    "uneven_indices": _of_groups,
     "conv_by_sample_wide": _sampled,
     "channel": _of_channels,
     "recurrent": _network,

@@ -18,7 +18,14 @@ import numpy as np
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.kinds import DTYPE_BYTES, work
 from prestep.sim.costs.tables import Scattered, toward
-from prestep.sim.graph.kernel import BATCHES, PREFIX, Kernel
+from prestep.sim.graph.kernel import (
+    BATCHES,
+    CHUNK,
+    CHUNKS,
+    PREFIX,
+    TENSORS,
+    Kernel,
+)
 
 #: The kind that stands for all operations over elements.
 STREAM = "aten stream"
@@ -53,8 +60,6 @@ KEY = 4e-9
 #: Columns and rows of a tile of fused attention; memory-efficient attention's kernels are named "64x64", and heads of
 #: 16 take as long as those of 32 (measured: 15 to 19 TFLOP/s over tiles of 64 from 16 to 1,024 tokens, heads of 32).
 TILE, TILE_OF_EFFICIENT = (64, 128), (32, 64)
-#: multi_tensor_apply: elements of a chunk, chunks and tensors of a launch (tensors by lists; PyTorch's source).
-CHUNK, CHUNKS, TENSORS = 65536, 320, (110, 64, 48, 36, 30)
 #: Kinds that run so; bytes/s of one block of threads and seconds of a launch (guesses where corrections start).
 LISTS = ("aten _foreach", "aten _fused_adam", "aten _fused_sgd", "aten _amp_foreach")
 BLOCK, LAUNCH = 50e9, 1.5e-6
@@ -73,8 +78,9 @@ PIECES, PIECE, BEGIN, EACH = 8192, 32, 2.3e-6, 0.5e-6
 #: (measured: 0.20 to 0.24 ns); what index_put takes beside, for few rows and for more (measured).
 SORTED, SORT, GROUP, SORTED_ROW = (4096, 30e-6), 85e-6, 1.1e-9, 0.24e-9
 FEW, OF_FEW, OF_MORE = 2048, 22e-6, 45e-6
-#: Seconds of an element that is added to the one before, of groups that one warp adds up (guess: 0.3 to 0.8 us).
-ADDED = 0.5e-6
+#: Seconds of a row that is added to the one before, of groups that one warp adds up: of fp32, and of 16 bits
+#: (measured: 0.46 to 0.74 and 0.65 to 1.02 us, whatever the width).
+ADDED, ADDED_HALF = 0.6e-6, 0.85e-6
 #: Batch norms of pictures in the usual order: a block of threads sums up a channel, so many blocks at once. Elements/s
 #: of a block forward and backward, whatever the type, and its least seconds (guesses from the largest rows).
 NORMS, CHANNELS_AT_ONCE = "batch_norm", 528
@@ -85,7 +91,10 @@ PASSED, PLANE = "aten batch_norm_elemt", 1.2e9
 TURNED = {"aten convolution": 2.0, "aten convolution_backward": 3.0}
 #: A filter for every picture: channels from which on its gradient is a kernel of its own with its copies (2 to 4 times
 #: as many where outputs are as many as inputs); seconds of a narrow and a wide one (measured: 0.2 to 1.5, 4 to 18 us).
-SAMPLES, WIDE, EACH_SAMPLE = "samples", 64, (0.4e-6, 8e-6)
+SAMPLES, WIDE, EACH_SAMPLE = "samples", 40, (0.4e-6, 8e-6)
+#: Filters' gradients as convolutions, whose filter is a picture: seconds of a place and channel of it. Results are few,
+#: and no kernel splits the sum (measured: 20 to 29 ns in rows for fitting).
+SWAPPED, EACH_PLACE = "swapped", 24e-9
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
 # Octaves (guess): cuDNN's masked kernels for heads of 129 to 192 take three times what those of 128 and 256 suggest;
 # convolutions in groups of 24 or 56 channels take two to ten times what those of 16, 32 or 64 do for as many flops.
@@ -376,7 +385,8 @@ def _by_group(kernel: Kernel) -> float:
     if kernel.kind == "aten index_put" and len(kernel.shape) == 3:
         rows, _, meeting = kernel.shape
         start = OF_FEW if rows <= FEW else OF_MORE
-        return start + SORTED_ROW * rows + ADDED * meeting
+        added = ADDED_HALF if kernel.dtype in ("bf16", "fp16") else ADDED
+        return start + SORTED_ROW * rows + added * meeting
     return 0.0
 
 
@@ -388,10 +398,18 @@ def _by_sample(kernel: Kernel) -> float:
 
 def _is_wide(kernel: Kernel) -> bool:
     """Whether cuDNN computes the gradients of a filter for every picture picture by picture."""
-    _, c, _, _, k, *_, groups = kernel.shape
+    _, c, _, _, k, high, across, _, groups = kernel.shape
     inputs, outputs = c // groups, k // groups
     together = 1 if inputs != outputs else 4 if kernel.dtype == "tf32" else 2
-    return inputs >= WIDE * together
+    return inputs >= WIDE * together and high * across > 1
+
+
+def _by_filter(kernel: Kernel) -> float:
+    """What a convolution takes whose filter is a whole picture: one block of threads adds up all of it."""
+    if kernel.layout != SWAPPED or len(kernel.shape) != 9:
+        return 0.0
+    _, channels, _, _, _, high, wide, _, groups = kernel.shape
+    return EACH_PLACE * channels / groups * high * wide
 
 
 def _turned(kernel: Kernel) -> float:
@@ -425,7 +443,7 @@ def _by_chunk(kernel: Kernel) -> float:
 
 
 #: What may take longer than arithmetic and bytes.
-APART = (_by_element, _by_chunk, _by_row, _by_channel)
+APART = (_by_element, _by_chunk, _by_row, _by_channel, _by_filter)
 
 
 def is_mixed(dtype: str) -> str:

@@ -16,6 +16,8 @@ SCALED = ("fp8", "fp8_block", "mxfp8", "nvfp4")
 #: Products of as many pairs of matrices as a batch has, and of the rows of each expert with its own matrix.
 BATCHES = ("aten bmm", "aten baddbmm", "aten baddbmm_")
 GROUPS = ("aten _grouped_mm", "aten _scaled_grouped_mm")
+#: multi_tensor_apply: elements of a chunk, chunks and tensors of a launch (tensors by lists; PyTorch's source).
+CHUNK, CHUNKS, TENSORS = 65536, 320, (110, 64, 48, 36, 30)
 #: Elements of a product's result above which cuBLAS hands out its tiles by a counter, which a kernel of its own resets:
 #: seen above two tiles (256 x 128) for each SM of an H200. Tables of models have that kernel beside the product.
 COUNTED_ABOVE = 2 * 132 * 256 * 128

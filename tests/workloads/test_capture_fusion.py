@@ -25,6 +25,7 @@ from prestep.workloads.operators.rules import kernels_of
 SIZE = 1024
 TENSOR = Operand("bf16", (SIZE, SIZE))
 BYTES = float(TENSOR.bytes)
+ACROSS = Operand("bf16", (SIZE, SIZE), (1, SIZE))
 
 
 def pointwise(name: str, operands: int) -> Operation:
@@ -58,8 +59,9 @@ OPERATIONS = (
         (),
         (Operand("bf16", (4 * SIZE, SIZE)),),
     ),
+    Operation("aten.mul.Tensor", (TENSOR, ACROSS), (), (TENSOR,)),
 )
-SILU, MUL, MM, T, SUM, CAT, SOFTMAX, ODD, COS, SIN, EMBED = range(11)
+SILU, MUL, MM, T, SUM, CAT, SOFTMAX, ODD, COS, SIN, EMBED, TURNED = range(12)
 
 
 def step(operation: int, reads: Iterable[int], write: int) -> Step:
@@ -133,6 +135,22 @@ def test_softmax_is_one_kernel_with_what_follows() -> None:
     region = compiled([step(SOFTMAX, [1], 2), step(MUL, [2, 3], 4)], [4])
     (launch,) = region.forward[0]
     assert launch.kernel.bytes == 3 * BYTES
+
+
+def test_rows_are_reduced_slowly_across_the_order_in_memory() -> None:
+    """Alone an operation moves its bytes however an operand lies; under a softmax at least a second time those of it.
+
+    Such rows are reduced in a loop, which reads what it reduces once for the statistics and once for the result.
+    """
+    along, across = (compiled([step(n, [1, 2], 3)], [3]) for n in (MUL, TURNED))
+    assert moved(along.forward[0]) == moved(across.forward[0]) == 3 * BYTES
+    both = [
+        compiled([step(n, [1, 2], 3), step(SOFTMAX, [3], 4)], [4])
+        for n in (MUL, TURNED)
+    ]
+    plain, turned = (region.forward[0] for region in both)
+    assert len(plain) == len(turned) == 1
+    assert moved(turned) >= moved(plain) + BYTES
 
 
 def test_parts_of_a_joined_tensor_read_for_themselves() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -461,6 +463,38 @@ def test_sums_by_index_take_turns_where_indices_are_equal(gpu: str) -> None:
     )
     crowded, apart = (sum(map(load(gpu).running, kernels_of(o))) for o in (few, many))
     assert crowded > 5 * apart
+
+
+def test_rows_of_known_indices_wait_for_the_largest_group() -> None:
+    """Two thirds of the rows at one of 16 places take as long as rows that are spread over one and a half places."""
+    gpu, rows = load("h200"), Operand("fp32", (12288, 64))
+    ids, places = Operand("int64", (12288,)), Operand("fp32", (16, 64))
+    even = call("index_put_", places, (ids,), rows, True)
+    uneven = replace(even, options=(("largest_group", 8192),))
+    (spread,), (met,) = kernels_of(even), kernels_of(uneven)
+    assert spread.shape[2] == 768 and met.shape[2] == 8192
+    assert gpu.duration(met) > 5 * gpu.duration(spread)
+
+
+@given(st.lists(st.integers(1, 200_000), min_size=1, max_size=400))
+def test_lists_are_launched_whole(sizes: list[int]) -> None:
+    """Every element and byte is in one launch; none takes more tensors than there are, or than fit one."""
+    tensors = tuple(Operand("fp32", (size,)) for size in sizes)
+    kernels = kernels_of(call("_foreach_addcdiv_", tensors, tensors, tensors))
+    assert sum(kernel.shape[1] for kernel in kernels) == sum(sizes)
+    assert sum(k.bytes for k in kernels) == pytest.approx(16.0 * sum(sizes))
+    assert len(kernels) <= len(sizes) + sum(sizes) // (320 * 65536)
+    assert all(kernel.shape[0] <= len(sizes) for kernel in kernels)
+
+
+@pytest.mark.parametrize("gpu", GPUS)
+def test_a_list_takes_as_long_as_its_largest_tensor(gpu: str) -> None:
+    """Small tensors beside a large one, whose chunk one block of threads works through, hide nothing of it."""
+    large, small = Operand("fp32", (65536,)), Operand("fp32", (64,))
+    alone = kernels_of(call("_foreach_mul_", (large,)))
+    beside = kernels_of(call("_foreach_mul_", (large, *[small] * 12)))
+    times = [sum(map(load(gpu).duration, kernels)) for kernels in (alone, beside)]
+    assert times[1] == pytest.approx(times[0], rel=0.05)
 
 
 @pytest.mark.parametrize("gpu", ("h100", "h200"))

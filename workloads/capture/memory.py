@@ -13,6 +13,7 @@ from prestep.workloads.capture.recording import RankRecording
 from prestep.workloads.memory.account import Memory
 from prestep.workloads.memory.allocator import Allocator
 from prestep.workloads.operation import Operation
+from prestep.workloads.operators import convolution
 from prestep.workloads.operators.tensors import base, strides_of
 from prestep.workloads.torch.reductions import row_sum_scratch
 
@@ -97,6 +98,8 @@ def temporary(operation: Operation) -> float:
     name = base(operation)
     if name in AS_LARGE_AS_GRADIENT:
         return float(operation.operands[0].bytes)
+    if name in convolution.RULES:
+        return convolution.scratch(operation)
     return _row_sums(operation) if name == "sum" else 0.0
 
 

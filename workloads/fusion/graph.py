@@ -54,6 +54,8 @@ class Read:
         Which part of a joined tensor it becomes; 0 elsewhere.
     picked
         Of what it is computed from no more is read than its bytes.
+    across
+        Elements that are read in another order than they lie in memory.
     """
 
     value: Value
@@ -61,6 +63,7 @@ class Read:
     bytes: float
     part: int = 0
     picked: bool = False
+    across: int = 0
 
 
 @dataclass(frozen=True)

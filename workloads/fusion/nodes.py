@@ -254,10 +254,24 @@ def _reads(step: Step, operation: Operation, versions: Versions) -> tuple[Read, 
             min(float(stored(operand)), limit),
             at + 1 if joins else 0,
             name in PICKING,
+            _across(operand, operation),
         )
         for at, (place, operand) in enumerate(places)
         if place[0] and operand.elements
     )
+
+
+def _across(operand: Operand, operation: Operation) -> int:
+    """Elements of an operand whose neighbours in memory are not those of the result; 0 where they are, or broadcast."""
+    whole = (*operation.results, *operation.operands)[0]
+    if not operand.strides or operand.elements != whole.elements:
+        return 0
+    steps = [
+        step
+        for size, step in zip(operand.shape, operand.strides, strict=True)
+        if size > 1
+    ]
+    return operand.elements if steps and steps[-1] > min(steps) else 0
 
 
 def _limit(name: str, operation: Operation) -> float:

@@ -33,18 +33,32 @@ def _with_copies(operands: tuple[Operand, ...]) -> tuple[str, tuple[Kernel, ...]
     """The memory format that cuDNN is called in, and what copies operands of another one.
 
     One operand whose channels lie next to each other is enough for all to be copied so (ATen/native/ConvUtils.h).
-    Many 1x1 filters and those of single channels lie in both formats at once.
+    Many 1x1 filters and those of single channels lie in both formats at once. Elsewhere operands are made contiguous.
     """
     pictures = [each for each in operands if len(each.shape) == 4]
-    if not any(map(_only_channels_last, pictures)):
-        return memory_format(operands[0]), ()
-    targets = [(each, _channels_last(each)) for each in pictures]
+    last = any(map(_only_channels_last, pictures))
+    wanted = _channels_last if last else _in_order
+    targets = [(each, wanted(each)) for each in (pictures if last else operands)]
     copies = [
         copied(source, target)
         for source, target in targets
         if not _follows(source, target.strides)
     ]
-    return "channels_last", tuple(kernel for made in copies for kernel in made)
+    layout = "channels_last" if last else memory_format(operands[0])
+    return layout, tuple(kernel for made in copies for kernel in made)
+
+
+def _in_order(operand: Operand) -> Operand:
+    return replace(operand, strides=contiguous(operand.shape))
+
+
+def _is_swapped(operands: tuple[Operand, ...]) -> bool:
+    """Whether pictures are channels: a filter's gradient as a convolution, which gradients of gradients ask for."""
+    return any(
+        strides_of(each)[0] < strides_of(each)[1]
+        for each in operands
+        if each.shape[0] > 1 < each.shape[1]
+    )
 
 
 def _only_channels_last(operand: Operand) -> bool:
@@ -109,7 +123,8 @@ def forward(operation: Operation) -> tuple[Kernel, ...]:
     pixels = image if transposed is True else operation.results[0]
     flops = _flops(pixels, weight)
     layout, copies = _with_copies((image, weight))
-    layout = _kind(layout, transposed, shape)
+    swapped = _is_swapped((image, weight)) and not layout
+    layout = "swapped" if swapped else _kind(layout, transposed, shape)
     kind = format_of(image, operation)
     convolved = launched(operation, shape, layout, kind, flops=flops)
     return *copies, *convolved, *_biased(operation)
@@ -142,6 +157,30 @@ def backward(operation: Operation) -> tuple[Kernel, ...]:
     convolved = launched(operation, shape, layout, kind, flops=flops)
     with_bias = isinstance(mask, tuple) and len(mask) > 2 and bool(mask[2])
     return *copies, *convolved, *(_summed(gradient) if with_bias else ())
+
+
+def scratch(operation: Operation) -> float:
+    """Bytes that a convolution takes while it runs: its pictures, copied to channels last and back for tensor cores.
+
+    Measured on an H200: 1.00 to 1.14 (median by kind) of what forward reads and writes, and backward reads.
+    Layers of single pixels, of one channel a group and with a filter for every picture, and fp32, take next to nothing.
+    """
+    is_backward = operation.name.startswith("aten.convolution_backward")
+    launches = (backward if is_backward else forward)(operation)
+    whole = [each for each in launches if "convolution" in each.kind]
+    if not whole or len(whole[-1].shape) != 9:
+        return 0.0
+    _, channels, _, _, _, high, wide, _, groups = whole[-1].shape
+    apart = ("channels_last", "samples")
+    single = high * wide == 1 or groups == channels
+    if single or whole[-1].dtype == "fp32" or any(n in whole[-1].layout for n in apart):
+        return 0.0
+    pictures = operation.operands[:2] if is_backward else _pictures(operation)
+    return float(sum(each.bytes for each in pictures))
+
+
+def _pictures(operation: Operation) -> tuple[Operand, ...]:
+    return operation.operands[0], operation.results[0]
 
 
 def _summed(gradient: Operand) -> tuple[Kernel, ...]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import CHUNK, CHUNKS, TENSORS, Kernel
 from prestep.workloads.operation import Argument, Operand, Operation, words
 from prestep.workloads.operators.tensors import launched, on_gpu
 
 #: Lists that a fused optimizer reads and writes, over the bytes of the parameters; gradients are read alone.
 FUSED = ("_fused_adam", "_fused_adamw", "_fused_sgd", "_fused_adagrad")
+
+#: Lists are launched one by one from where the longest chunk is so many times the mean tensor.
+UNEVEN = 1.5
 
 
 def _lists(operation: Operation) -> list[tuple[Operand, ...]]:
@@ -91,10 +94,38 @@ def cast(tensors: int, elements: int, wide: float) -> Kernel:
 def _over(
     operation: Operation, read: list[tuple[Operand, ...]], size: float, way: str = ""
 ) -> tuple[Kernel, ...]:
-    shape = (len(read[0]), sum(each.elements for each in read[0]))
+    sizes = [each.elements for each in read[0]]
     dtype = ",".join(sorted({each.dtype for each in read[0]}))
-    layout = "" if len(read) == 1 else str(len(read))
-    return launched(operation, shape, layout + way, dtype, size=size)
+    layout = ("" if len(read) == 1 else str(len(read))) + way
+    shapes = [(len(sizes), sum(sizes))]
+    if not way and len(sizes) * min(CHUNK, max(sizes)) > UNEVEN * sum(sizes):
+        shapes = list(_launches(sizes, TENSORS[min(len(read), len(TENSORS)) - 1]))
+    return tuple(
+        kernel
+        for shape in shapes
+        for kernel in launched(
+            operation, shape, layout, dtype, size=size * shape[1] / max(1, sum(sizes))
+        )
+    )
+
+
+def _launches(sizes: Iterable[int], most: int) -> Iterator[tuple[int, int]]:
+    """Launches of multi_tensor_apply over tensors of unlike sizes: (tensors, elements) of even lists that take as long.
+
+    A launch takes as long as its longest chunk, so tensors count as many as have that length.
+    """
+    tensors = chunks = elements = longest = 0
+    for size in sizes:
+        for start in range(0, max(size, 1), CHUNK):
+            part = min(CHUNK, size - start)
+            chunks, elements, longest = chunks + 1, elements + part, max(longest, part)
+            ends = start + CHUNK >= size
+            tensors += ends
+            if chunks == CHUNKS or (tensors == most and ends):
+                yield max(1, round(elements / max(1, longest))), elements
+                tensors = chunks = elements = longest = 0
+    if elements:
+        yield max(1, round(elements / longest)), elements
 
 
 NAMES = words(

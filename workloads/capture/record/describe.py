@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
-from prestep.workloads.capture.record.values import tensors_in
+from prestep.workloads.capture.record.values import tensors_in, value_of
 
 DTYPES = {
     torch.float64: "fp64",
@@ -31,6 +31,8 @@ DTYPES = {
 PRODUCTS = frozenset(["mm", "bmm", "addmm", "baddbmm", "addbmm", "addmv", "mv"])
 #: Sums with a sparse tensor, which CUDA adds row by row in place.
 SUMS = ("aten.add_.Tensor", "aten.sub_.Tensor")
+#: Writes by index; where they add, rows of one index wait for each other.
+PUTS = frozenset(["index_put", "index_put_", "_index_put_impl_", "_unsafe_index_put"])
 CONVOLUTIONS = frozenset(
     ["convolution", "convolution_backward", "cudnn_convolution", "_convolution"]
 )
@@ -48,6 +50,8 @@ def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]
         name, arguments = "aten.index_select.default", (arguments[0], 0, places[0])
     if _in_tf32(name.split(".")[1], returned):
         options = {**options, "allow_tf32": True}
+    if name.split(".")[1] in PUTS and (largest := _largest_group(arguments)):
+        options = {**options, "largest_group": largest}
     return [
         name,
         [argument(a) for a in arguments],
@@ -69,6 +73,17 @@ def _in_tf32(name: str, returned: list[torch.Tensor]) -> bool:
     if name not in PRODUCTS and name not in CONVOLUTIONS:
         return False
     return convolutions_in_tf32() if name in CONVOLUTIONS else products_in_tf32()
+
+
+def _largest_group(arguments: Any) -> int:
+    """Most rows that one index adds up, as routers choose it; 0 where nobody knows the indices."""
+    indices = [each for each in arguments[1] if each is not None]
+    known = value_of(indices[0]) if len(indices) == 1 else None
+    if known is None or known.is_floating_point() or known.dtype == torch.bool:
+        return 0
+    with _disable_current_modes():
+        flat = known.flatten().long()
+        return int((flat - flat.min()).bincount().max()) if flat.numel() else 0
 
 
 def products_in_tf32() -> bool:

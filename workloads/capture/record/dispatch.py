@@ -251,7 +251,9 @@ class Recorder(TorchDispatchMode):
         if not log.open:
             return
         number = None if entry is None else entry.number
-        if number is None:
+        # Indices that are known count, and calls of one key may have others.
+        by_value = function._schema.name.partition("::")[2] in describe.PUTS
+        if number is None or by_value:
             number = self._number(function, args, options, results)
             if entry is not None:
                 entry.number = number
