@@ -12,6 +12,9 @@ Place = tuple[int, int]  # a storage and where in it a tensor begins
 #: Namespace of operations that stay the kernels that they are, whatever they are called.
 OPAQUE = "opaque"
 
+#: What is summed both ways by one kernel: so many rows, and so many for each column; elements; the longest row.
+MANY_ROWS, TALL, LARGE, LONGEST = 4096, 2, 5 * 2**20, 2**14
+
 
 @dataclass(frozen=True)
 class Step:
@@ -73,6 +76,37 @@ class Space:
     elements: int
     rows: int = 0
     across: bool = False  # neighbours in memory belong to different results
+
+
+def alike(one: Space, other: Space) -> bool:
+    """Whether one kernel can run over both: the same elements, in the same rows, or one for each row."""
+    if one.rows and other.rows:
+        if one.elements != other.elements:
+            return False
+        return one.across == other.across and one.rows == other.rows
+    return one.elements == other.elements or other.elements == one.rows > 0
+
+
+def both_ways(along: Space, across: Space) -> bool:
+    """Whether sums along rows and across them are one kernel, which keeps a row on chip.
+
+    Source: torch/_inductor/scheduler.py, MixOrderReduction.can_fuse (PyTorch 2.10 to 2.13); traces of norms' backward
+    have one kernel for 4,096 rows of 2,048, and two for 2,048 of 4,096.
+    """
+    if not along.rows or along.across or along.elements != across.elements:
+        return False
+    columns = along.elements // along.rows
+    tall = along.rows >= max(TALL * columns, MANY_ROWS)
+    return tall and along.elements >= LARGE and columns <= LONGEST
+
+
+def wider(one: Space | None, other: Space | None) -> Space | None:
+    """The space of a group with one node more: the one with rows, of neighbours in memory if there are any."""
+    if one is None or other is None:
+        return other
+    if other.rows and (not one.rows or one.across):
+        return other
+    return one
 
 
 @dataclass(frozen=True)

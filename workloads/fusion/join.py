@@ -16,7 +16,15 @@ from dataclasses import dataclass, field
 
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.fusion.graph import Node, Read, Space, Value
+from prestep.workloads.fusion.graph import (
+    Node,
+    Read,
+    Space,
+    Value,
+    alike,
+    both_ways,
+    wider,
+)
 
 with lazily():
     from prestep.workloads.fusion import order
@@ -30,8 +38,6 @@ READS, ALL_READS = 4, 8
 TURNED = 10.0
 #: Results of a reduction that can not fill a GPU: it is split and added up by a second kernel, too (guess).
 FEW = 64
-#: What is summed both ways by one kernel: so many rows, and so many for each column; elements; the longest row.
-MANY_ROWS, TALL, LARGE, LONGEST = 4096, 2, 5 * 2**20, 2**14
 Key = tuple[Value, int, tuple[int, ...]]
 #: Functions by the value that they make, and by the ways in which it is read: each way is computed on its own.
 Functions = dict[tuple[Value, tuple[tuple[int, int], ...]], tuple[str, ...]]
@@ -196,7 +202,7 @@ class _Graph:
             self.groups.append(Group(number, node.space))
         group = self.groups[number]
         group.nodes.append(node)
-        group.space = _wider(group.space, node.space)
+        group.space = wider(group.space, node.space)
         group.reads.update(reads)
         group.turned.update(turned)
         group.functions.update(functions)
@@ -215,7 +221,7 @@ class _Graph:
         sharing = {n for value, _, _ in reads for n in self.touched.get(value, ())}
         for number in sorted(sources | sharing, key=self._preference):
             space = self.groups[number].space
-            if space is None or not _alike(space, node.space):
+            if space is None or not alike(space, node.space):
                 continue
             if not self._waits(sources - {number}, number):
                 return number
@@ -227,7 +233,7 @@ class _Graph:
         for along in reversed(self.groups):
             if along.space is None or across.space is None or along is across:
                 continue
-            if not _both_ways(along.space, across.space) or along.turned:
+            if not both_ways(along.space, across.space) or along.turned:
                 continue
             one, other = across.first, along.first
             waits = self._waits(across.sources - {other}, other)
@@ -334,37 +340,6 @@ def _alive(nodes: Sequence[Node], needed: frozenset[Value]) -> list[Node]:
             alive.append(node)
             used.update(read.value for read in node.reads)
     return alive[::-1]
-
-
-def _alike(one: Space, other: Space) -> bool:
-    """Whether one kernel can run over both: the same elements, in the same rows, or one for each row."""
-    if one.rows and other.rows:
-        if one.elements != other.elements:
-            return False
-        return one.across == other.across and one.rows == other.rows
-    return one.elements == other.elements or other.elements == one.rows > 0
-
-
-def _both_ways(along: Space, across: Space) -> bool:
-    """Whether sums along rows and across them are one kernel, which keeps a row on chip.
-
-    Source: torch/_inductor/scheduler.py, MixOrderReduction.can_fuse (PyTorch 2.10 to 2.13); traces of norms' backward
-    have one kernel for 4,096 rows of 2,048, and two for 2,048 of 4,096.
-    """
-    if not along.rows or along.across or along.elements != across.elements:
-        return False
-    columns = along.elements // along.rows
-    tall = along.rows >= max(TALL * columns, MANY_ROWS)
-    return tall and along.elements >= LARGE and columns <= LONGEST
-
-
-def _wider(one: Space | None, other: Space | None) -> Space | None:
-    """The space of a group with one node more: the one with rows, of neighbours in memory if there are any."""
-    if one is None or other is None:
-        return other
-    if other.rows and (not one.rows or one.across):
-        return other
-    return one
 
 
 def _launches(group: Group, lasting: Sequence[tuple[Value, float]]) -> Iterator[Launch]:
