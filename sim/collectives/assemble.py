@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -12,11 +12,20 @@ from prestep.sim.collectives import constants as files
 from prestep.sim.collectives import machine
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import protocols
-from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.plan import Idle, Plan, narrowest
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 
 Bytes = tuple[np.ndarray, np.ndarray]
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, eq=False)
+class Load:
+    """Links that an algorithm's bytes cross and data bytes on each per payload byte: the same for all sizes."""
+
+    links: np.ndarray
+    data: np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +70,7 @@ def call_of(
     channels: int = 24,
     constants: files.Constants | None = None,
     in_place: bool = False,
+    group: Group | None = None,
 ) -> Call:
     """A call among `ranks` of a fabric, by default with the constants of its machine.
 
@@ -78,13 +88,19 @@ def call_of(
         size,
         tuple(ranks),
         fabric,
-        group_of(fabric, ranks, settings),
+        group or group_of(fabric, ranks, settings),
         settings,
         constants or machine.of(fabric),
         proto,
         channels,
         in_place,
     )
+
+
+def once(call: Call, key: Any, make: Callable[[], T]) -> T:
+    """What `make` returns, made once per key where the call has its machine's own constants."""
+    own = call.constants is machine.of(call.fabric)
+    return paths.once(call.fabric, key, make) if own else make()
 
 
 def wires(links: np.ndarray, fabric: Any, wire: Callable[[str], float]) -> np.ndarray:
@@ -123,7 +139,7 @@ def on_bus(
 def assemble(
     call: Call,
     work: protocols.Work,
-    flows: list[tuple[str, str, float]] | Bytes,
+    flows: list[tuple[str, str, float]] | Bytes | Load,
     *,
     algo: str,
     threads: int,
@@ -152,7 +168,7 @@ def assemble(
     wire_bytes = work.step * protocols.WIRE[proto]
     agreed = group.network.agreed(proto, wire_bytes, channels)
     delay += work.remote_hops * (agreed + group.network.copied(proto, wire_bytes))
-    links, usage, data = _usage(call, flows)
+    idle = _idle(call, flows)
     moving = protocols.transfer(work, size, group, op, proto, pace, table)
     return Plan(
         op,
@@ -162,25 +178,35 @@ def assemble(
         proto,
         channels,
         delay,
-        links,
-        usage,
+        idle.links,
+        idle.usage,
         size / moving if moving > 0 else float("inf"),
         _evidence(group, pace, table),
-        data=data,
+        data=idle.data,
+        idle=idle,
     )
 
 
-def _usage(
-    call: Call, flows: list[tuple[str, str, float]] | Bytes
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Links, and the bytes on each with flags and packet headers and without."""
+def _idle(call: Call, flows: list[tuple[str, str, float]] | Bytes | Load) -> Idle:
+    """Links, and the bytes on each with flags and packet headers and without; what does not depend on the size once."""
+    if not isinstance(flows, Load):
+        return _crossed(call, flows)
+    bytes_ = flows.links, flows.data
+    found = once(call, ("idle", flows, call.proto), lambda: _crossed(call, bytes_))
+    # Every plan has an array of its own: by it transfers of different sizes are told apart.
+    return found._replace(usage=found.usage.view())
+
+
+def _crossed(call: Call, flows: list[tuple[str, str, float]] | Bytes) -> Idle:
+    """`_idle` of flows or links."""
     fabric, group = call.fabric, call.group
     if isinstance(flows, list):
         flows = paths.gather(fabric, group.expand(fabric, flows))
     links, data = flows
     wire = wires(links, fabric, lambda kind: group.network.wire(call.constants, kind))
     sent = data * (protocols.WIRE[call.proto] / wire)
-    return links, on_bus(links, sent, group, fabric), data
+    usage, bandwidth = on_bus(links, sent, group, fabric), fabric.links.bandwidth
+    return Idle(links, usage, data, bandwidth, narrowest(bandwidth, links, usage))
 
 
 def _evidence(group: Group, pace: files.Pace, table: files.Constants) -> str:

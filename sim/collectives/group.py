@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -43,6 +44,8 @@ class Group:
         What NCCL sees of the network.
     network : Network
         What the cluster file says that NCCL gets out of it.
+    racks : bool
+        Whether a host is several machines, which share NVSwitches.
     """
 
     ranks: tuple[str, ...]
@@ -59,6 +62,7 @@ class Group:
     net: nics.Net = nics.NO_NET
     network: Network = field(default_factory=Network)
     farthest: int | None = None
+    racks: bool = False
 
     @property
     def n(self) -> int:
@@ -71,6 +75,24 @@ class Group:
     @property
     def per_node(self) -> float:
         return self.n / self.nodes
+
+    @cached_property
+    def first_of_size(self) -> dict[int, tuple[str, ...]]:
+        """The first host of each number of GPUs, in the order of the hosts."""
+        first: dict[int, tuple[str, ...]] = {}
+        for host in self.hosts:
+            first.setdefault(len(host), host)
+        return first
+
+    @cached_property
+    def smallest(self) -> int:
+        """GPUs of the host that has fewest."""
+        return min(self.first_of_size)
+
+    @cached_property
+    def largest(self) -> int:
+        """GPUs of the host that has most."""
+        return max(self.first_of_size)
 
     @property
     def shape(self) -> tuple[Any, ...]:
@@ -113,13 +135,43 @@ def group_of(fabric: Any, ranks: Sequence[str], settings: Nccl | None = None) ->
         settings.net_speed,
     )
     key = (tuple(ranks), how)
-    if key not in index.groups:
+    group: Group | None = index.groups.get(key)
+    if group is None:
         _check(fabric, index, key[0])
-        ordered = (_ordered(fabric, key[0]), how)
+        layout = _layout(fabric, *key, settings)
+        ordered = (layout.ranks, how)
         if ordered not in index.groups:
-            index.groups[ordered] = _build(fabric, ordered[0], settings)
-        index.groups[key] = index.groups[ordered]
-    return index.groups[key]  # type: ignore[no-any-return]
+            index.groups[ordered] = _build(fabric, layout, settings)
+        group = index.groups[key] = index.groups[ordered]
+    return group
+
+
+class _Layout(NamedTuple):
+    """Ranks in NCCL's order and by its nodes, how many machines these are on, and which ranks are neighbours."""
+
+    ranks: tuple[str, ...]
+    hosts: tuple[tuple[str, ...], ...]
+    machines: int
+    racks: bool
+    near: tuple[tuple[str, str], ...]
+    across: tuple[tuple[str, str], ...]
+
+
+def _layout(
+    fabric: Any, ranks: tuple[str, ...], how: tuple[Any, ...], settings: Nccl
+) -> _Layout:
+    """Where ranks are, found once for all fabrics with the same routes."""
+    key = ("layout", ranks, how, fabric.cluster_facts.amd_cpu)
+    return paths.once_routed(fabric, key, lambda: _laid_out(fabric, ranks, settings))
+
+
+def _laid_out(fabric: Any, given: tuple[str, ...], settings: Nccl) -> _Layout:
+    ranks = _ordered(fabric, given)
+    hosts = _hosts(fabric, ranks, settings)
+    machines = {fabric.host_of(host[0]) for host in hosts}
+    racks = any(fabric.host_of(host[0]) != fabric.host_of(host[-1]) for host in hosts)
+    near, across = _neighbours(hosts), _across(hosts)
+    return _Layout(ranks, hosts, len(machines), racks, tuple(near), tuple(across))
 
 
 def _ordered(fabric: Any, ranks: tuple[str, ...]) -> tuple[str, ...]:
@@ -177,18 +229,17 @@ def _first_peer(fabric: Any, ranks: tuple[str, ...], settings: Nccl) -> Any:
     return domains[rank], next(near, rank)
 
 
-def _build(fabric: Any, ranks: tuple[str, ...], settings: Nccl) -> Group:
-    hosts = _hosts(fabric, ranks, settings)
-    machines = {fabric.host_of(host[0]) for host in hosts}
+def _build(fabric: Any, layout: _Layout, settings: Nccl) -> Group:
+    ranks, hosts = layout.ranks, layout.hosts
     inside = reach.route(fabric, hosts, settings)
     # Hosts that are pretended (NCCL_HOSTID) lie on one machine, and meet over its NICs.
     outside = (
-        "net" if len(machines) < len(hosts) else reach.out(fabric, hosts, settings)
+        "net" if layout.machines < len(hosts) else reach.out(fabric, hosts, settings)
     )
     memory = inside != "auto" and len(hosts) < len(ranks)
     level = settings.p2p_level
-    local = _slowest(fabric, _neighbours(hosts), inside)
-    remote = _slowest(fabric, _across(hosts), outside)
+    local = _slowest(fabric, layout.near, inside)
+    remote = _slowest(fabric, layout.across, outside)
     return Group(
         ranks,
         hosts,
@@ -204,12 +255,13 @@ def _build(fabric: Any, ranks: tuple[str, ...], settings: Nccl) -> Group:
         net=nics.network(fabric, hosts, outside, settings.net_speed),
         network=Network(fabric.cluster_facts, memory),
         farthest=None if level is None else TYPES.index(level),
+        racks=layout.racks,
     )
 
 
 def _crossings(fabric: Any, hosts: tuple[tuple[str, ...], ...]) -> float:
     """Seconds that proxies on the wrong socket add to a step between hosts; of the farthest host."""
-    if len(hosts) < 2:
+    if len(hosts) < 2 or fabric.numa == processes.LOCAL:
         return 0.0
     return max(processes.crossing(fabric, host[0]) for host in hosts)
 
@@ -244,11 +296,11 @@ class _Slowest(NamedTuple):
     latency: float = 0.0
 
 
-def _slowest(fabric: Any, pairs: list[tuple[str, str]], route: str) -> _Slowest:
+def _slowest(fabric: Any, pairs: tuple[tuple[str, str], ...], route: str) -> _Slowest:
     number, links, share = paths.once_routed(
         fabric,
-        ("ways", tuple(pairs), route),
-        lambda: transport.ways(fabric, pairs, route),
+        ("ways", pairs, route),
+        lambda: transport.ways(fabric, [*pairs], route),
     )
     if not len(links):
         return _Slowest()

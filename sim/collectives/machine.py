@@ -7,7 +7,6 @@ for one command. What the file leaves out is the GPU's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,7 @@ from typing import Any
 from prestep.sim import schema
 from prestep.sim.collectives import constants
 from prestep.sim.collectives.constants import OVERLAP, PLAIN, Constants, schema_over
-from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.plan import Plan, changed
 
 EXPECTED = "constants of NCCL (TOML), as `prestep calibrate LOGS -o FILE` writes them"
 
@@ -53,8 +52,10 @@ def as_tested(plan: Plan, fabric: Any) -> Plan:
 
     Between NCCL's stream and the program's, of torch.distributed, each call waits for the other stream twice.
     """
-    latency = plan.latency - of(fabric).streams
-    return replace(plan, latency=max(0.0, latency))
+    streams = of(fabric).streams
+    if not streams:
+        return plan
+    return changed(plan, latency=max(0.0, plan.latency - streams))
 
 
 def laid_over(

@@ -53,12 +53,12 @@ def plan_collective(
     settings = nccl or Nccl()
     plans = paths.index_of(fabric).plans
     key = (op, size, tuple(ranks), settings, in_place, tokens)
-    if key not in plans:
+    plan: Plan | None = plans.get(key)
+    if plan is None:
         own = None
         if tokens is not None:
             kernel = KERNELS[tokens.kernel]
             own = kernel.plan(op, size, ranks, fabric, settings, tokens)
-        plans[key] = own or backends.plan_of(
-            op, size, ranks, fabric, settings, in_place
-        )
-    return plans[key]  # type: ignore[no-any-return]
+        plan = own or backends.plan_of(op, size, ranks, fabric, settings, in_place)
+        plans[key] = plan
+    return plan

@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +66,7 @@ class Row:
             {
                 # JSON has no infinity.
                 "rate": p.rate_cap if math.isfinite(p.rate_cap) else None,
-                "candidates": [vars(c) for c in self.candidates],
+                "candidates": [c._asdict() for c in self.candidates],
             }
             if explain
             else {}
@@ -122,14 +123,14 @@ class _Task:
         if set(fabric.links.kinds_on(plan.links)) <= INSIDE:
             return None  # in a host NCCL's tables were fitted to what is there
         compared = [
-            nccl_of(vars(settings) | {"algo": one.algo, "proto": one.proto})
+            _forced(settings, one.algo, one.proto)
             for one in candidates(self.op, self.size, self.group, fabric, settings)
         ]
         others = compared[1:]  # the first is NCCL's choice
         # Fast links need few channels in NCCL's search, but a channel carries only so much.
         most = min(2 * plan.channels, settings.most_channels)
         if settings.min_channels is None and most > self._fewest(fabric):
-            others += [replace(one, min_channels=most) for one in compared]
+            others += [_with_channels(one, most) for one in compared]
         plans = [replace(self, settings=other).tested(fabric) for other in others]
         best = min(plans, key=lambda one: _seconds(one, fabric), default=plan)
         clear = _seconds(best, fabric) < _seconds(plan, fabric) / CLEARLY
@@ -140,6 +141,18 @@ class _Task:
         group = group_of(fabric, self.group, self.settings)
         graph = search(group, fabric.gpu_model, self.settings, fabric)
         return min(graph.channels, graph.nvls_channels or graph.channels)
+
+
+@lru_cache(maxsize=256)
+def _forced(settings: Nccl, algo: str, proto: str) -> Nccl:
+    """The settings with a forced algorithm and protocol: the same for every size."""
+    return nccl_of(vars(settings) | {"algo": algo, "proto": proto})
+
+
+@lru_cache(maxsize=256)
+def _with_channels(settings: Nccl, least: int) -> Nccl:
+    """The settings with so many channels at least: the same for every size."""
+    return replace(settings, min_channels=least)
 
 
 def _seconds(plan: Plan, fabric: Any) -> float:

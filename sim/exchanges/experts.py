@@ -151,7 +151,7 @@ def plan(
     """
     check(exchange, len(ranks))
     group = group_of(fabric, ranks, settings)
-    if len({len(host) for host in group.hosts}) > 1:
+    if len(group.first_of_size) > 1:
         counts = ", ".join(str(len(host)) for host in group.hosts)
         expected = "equally many ranks on every host"
         raise InputError.of(WHERE, "--gpus", f"{counts} ranks on hosts", expected)

@@ -8,12 +8,12 @@ from functools import partial
 from typing import Any
 
 from prestep.sim.collectives import backends
-from prestep.sim.collectives import report as collectives
 from prestep.sim.collectives.bound import Bounds
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.table import short
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.exchanges import collective as collectives
 from prestep.sim.exchanges import experts
 from prestep.sim.exchanges.experts import Exchange
 from prestep.sim.units import aligned, format_bandwidth, format_bytes, format_duration
@@ -96,14 +96,14 @@ def collective(
     exchange: Mapping[str, Any] | None = None,
     **choices: Any,
 ) -> Exchanges | collectives.Sweep | collectives.Creation:
-    """The rows that were asked for: exchanges of experts' tokens, or what `prestep.sim.collectives.report` has.
+    """The rows that were asked for: exchanges of experts' tokens, or what `prestep.sim.exchanges.collective` has.
 
     Parameters
     ----------
     exchange : mapping, optional
         What is exchanged (`SHAPE`), where `op` is "dispatch" or "combine".
     **choices
-        Of `prestep.sim.collectives.report.collective`; of an exchange hosts, ranks, gpus and overrides.
+        Of `prestep.sim.exchanges.collective.collective`; of an exchange hosts, ranks, gpus and overrides.
 
     Raises
     ------

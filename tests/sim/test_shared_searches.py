@@ -42,7 +42,7 @@ def shuffled(system: System, draw: random.Random, nets: bool) -> System:
         draw.shuffle(order)
 
     def way(one: Way) -> Way:
-        return replace(one, links=tuple(links[at] for at in one.links))
+        return one._replace(links=tuple(links[at] for at in one.links))
 
     def ways(row: Sequence[Way]) -> tuple[Way, ...]:
         return tuple(map(way, row))

@@ -42,6 +42,11 @@ class Nodes:
         return len(self.names)
 
     @cached_property
+    def gpus(self) -> tuple[str, ...]:
+        """Names of the GPUs."""
+        return self.of_kind("gpu")
+
+    @cached_property
     def host_names(self) -> tuple[str, ...]:
         """The hosts, in order of their first nodes."""
         return tuple(dict.fromkeys(host for host in self.hosts if host))

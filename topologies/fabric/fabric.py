@@ -111,7 +111,7 @@ class Fabric:
     @cached_property
     def gpus(self) -> tuple[str, ...]:
         """Names of the GPUs; rank r runs on `gpus[r]` unless it is placed elsewhere."""
-        return self.nodes.of_kind("gpu")
+        return self.nodes.gpus
 
     @cached_property
     def hosts(self) -> tuple[str, ...]:

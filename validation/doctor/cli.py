@@ -24,7 +24,7 @@ from prestep.sim.extras import lazily
 with lazily():
     from prestep import topologies
     from prestep.sim import files
-    from prestep.sim.collectives import report as reports
+    from prestep.sim.exchanges import collective as reports
     from prestep.sim.tools import doctor
     from prestep.topologies.edit import overrides as changes_of
     from prestep.validation.doctor import diagnosis as diagnoses

@@ -41,7 +41,7 @@ def plan(call: Call) -> Plan:
 
 def _longest(group: Group) -> int:
     """GPUs of the largest host."""
-    return max(len(host) for host in group.hosts)
+    return group.largest
 
 
 def _work(call: Call, heads: int) -> protocols.Work:

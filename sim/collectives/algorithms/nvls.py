@@ -131,7 +131,7 @@ def missing(group: Group, fabric: Any, settings: Nccl) -> str | None:
         return "NVLink SHARP is switched off: [nccl] nvls = false"
     if not generation_of(fabric.gpu_model).multicast:
         return f"GPU {fabric.gpu_model} has no NVLink SHARP: NVIDIA's have it from Hopper on"
-    if min(len(host) for host in group.hosts) < 2:
+    if group.smallest < 2:
         return "NVLink SHARP needs at least two GPUs in a host"
     if group.inside == "shm":
         return "NVLink SHARP needs P2P between the GPUs: [nccl] p2p_disable"

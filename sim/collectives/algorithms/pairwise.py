@@ -148,7 +148,7 @@ class Messages:
         if group.nodes < 2 or not rate:
             return 0.0
         # Rounds begin with the ranks of the own host (src/enqueue.cc): what remains goes over the network.
-        near = min(len(host) for host in group.hosts) if self.op in MANY else 1
+        near = group.smallest if self.op in MANY else 1
         return float(self.load(0.0, near).max()) / rate
 
     def latency(self, channels: int) -> float:
@@ -176,7 +176,7 @@ class Messages:
         """Messages to other hosts that the busiest rank's proxy posts."""
         if self.group.nodes < 2:
             return 0
-        near = min(len(host) for host in self.group.hosts)
+        near = self.group.smallest
         return self.group.n - near if self.op in MANY else 1
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from prestep.sim.collectives.algorithms import tree
-from prestep.sim.collectives.assemble import Bytes, Call, assemble
+from prestep.sim.collectives.assemble import Call, Load, assemble
 from prestep.sim.collectives.constants import Pace
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import orders, protocols, rccl
@@ -57,17 +57,35 @@ def plan(call: Call) -> Plan:
     )
 
 
-def _flows(op: str, fabric: Any, group: Group, root: str, settings: Nccl) -> Bytes:
-    """`_bytes`, counted once for each group: gathers move what reduce-scatters move."""
+def _flows(op: str, fabric: Any, group: Group, root: str, settings: Nccl) -> Load:
+    """`_load`, counted once for each group: gathers move what reduce-scatters move."""
     along = op if op in PIPELINES else sent(op, group.n)
     key = ("ring", group, along, root, settings.cross_nic, settings.release)
-    return paths.once(fabric, key, lambda: _bytes(op, fabric, group, root, settings))
+    return paths.once(fabric, key, lambda: _routed(op, fabric, group, root, settings))
 
 
-def _bytes(op: str, fabric: Any, group: Group, root: str, settings: Nccl) -> Bytes:
-    """Links of all cycles, and data bytes on each."""
-    cross_nic = settings.cross_nic
+def _routed(op: str, fabric: Any, group: Group, root: str, settings: Nccl) -> Load:
+    """`_load`, counted once for all fabrics with the same routes."""
+    along = op if op in PIPELINES else sent(op, group.n)
     searched = rccl.orders(group, fabric) or orders.mesh_rings(group, fabric, settings)
+    relays = settings.cross_nic == 0 and transport.relays(group)
+    turns = orders.turns(group), settings.cross_nic, relays
+    return paths.once_routed(
+        fabric,
+        ("ring", group.shape, along, root, searched, turns),
+        lambda: _load(op, fabric, group, root, searched, settings.cross_nic),
+    )
+
+
+def _load(
+    op: str,
+    fabric: Any,
+    group: Group,
+    root: str,
+    searched: orders.Orders,
+    cross_nic: int,
+) -> Load:
+    """Links of all cycles, and data bytes on each."""
     cycles = searched or orders.cycles(group, cross_nic)
     share = sent(op, group.n) / len(cycles)
     flows = [
@@ -78,7 +96,7 @@ def _bytes(op: str, fabric: Any, group: Group, root: str, settings: Nccl) -> Byt
     ]
     if cross_nic == 0:
         flows = transport.relayed(flows, group)
-    return paths.gather(fabric, group.expand(fabric, flows))
+    return Load(*paths.gather(fabric, group.expand(fabric, flows)))
 
 
 def sent(op: str, n: int) -> float:
@@ -191,13 +209,13 @@ def crossed(group: Group, rounds: int) -> int:
     """
     if group.nodes < 2:
         return 0
-    spare = rounds - min(rounds, min(len(host) for host in group.hosts) - 1)
+    spare = rounds - min(rounds, group.smallest - 1)
     return rounds * group.nodes - spare
 
 
 def _ways(group: Group) -> int:
     """Cycles that leave a host by different GPUs, so by different NICs."""
-    return min(len(host) for host in group.hosts)
+    return group.smallest
 
 
 def _carries(op: str, src: str, dst: str, root: str) -> bool:

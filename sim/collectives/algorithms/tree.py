@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
 
-from prestep.sim.collectives.assemble import Call, assemble
+from prestep.sim.collectives.assemble import Call, Load, assemble
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import orders, protocols, rccl, search
 from prestep.sim.collectives.nccl.outcome import TREE
 from prestep.sim.collectives.nccl.tuning import TREE_NET, Model, Row, Rows
-from prestep.sim.collectives.plan import PROTOS, Plan
+from prestep.sim.collectives.plan import PROTOS, Plan, changed
 from prestep.sim.collectives.wires import paths
 from prestep.sim.costs.gpu_files import generation_of
 
@@ -50,15 +51,11 @@ def plan(call: Call) -> Plan:
     )
     chains = orders.mesh_chains(group, fabric, call.settings)
     lines = rccl.chains(group, fabric)
-    flows = paths.once_routed(
-        fabric,
-        ("tree", group.shape, group.net.nics, chains, lines),
-        lambda: paths.gather(
-            fabric, group.expand(fabric, _flows(group, chains, lines))
-        ),
+    flows = paths.once(
+        fabric, ("tree", group, chains), lambda: _load(fabric, group, chains, lines)
     )
     whole = work(size, group, proto, count, call.settings.buffer_size)
-    task = replace(whole, fill=0.0) if group.network.cluster_facts.net_queue else whole
+    task = changed(whole, fill=0.0) if group.network.cluster_facts.net_queue else whole
     if lines:  # no two share a link in one direction
         task = replace(task, local_bytes=task.local_bytes / len(lines))
     elif size > 0 and orders.has_meshes(group, fabric):
@@ -75,6 +72,17 @@ def plan(call: Call) -> Plan:
     return plan if group.nodes == 1 else _across_hosts(plan, call, whole)
 
 
+def _load(fabric: Any, group: Group, chains: orders.Orders, lines: rccl.Orders) -> Load:
+    """Links of all chains and trees, and data bytes on each; counted once for all fabrics with the same routes."""
+    return paths.once_routed(
+        fabric,
+        ("tree", group.shape, group.net.nics, chains, lines),
+        lambda: Load(
+            *paths.gather(fabric, group.expand(fabric, _flows(group, chains, lines)))
+        ),
+    )
+
+
 def _across_hosts(plan: Plan, call: Call, task: protocols.Work) -> Plan:
     """The plan with waits of inner hosts, and no faster than NCCL's table has its channels, or than was measured."""
     group, model, fabric = call.group, call.fabric.gpu_model, call.fabric
@@ -84,7 +92,7 @@ def _across_hosts(plan: Plan, call: Call, task: protocols.Work) -> Plan:
     alone = search.search(group, model, call.settings, fabric).pattern == TREE
     most = max(believed(row, group, call.channels / 2) for row in rows) / 2
     filling = _filling(call, task, CONNECTIONS if alone else CONNECTIONS - 1)
-    return replace(
+    return changed(
         plan,
         latency=plan.latency + alone * waits(group, call.proto) + filling,
         rate_cap=min(plan.rate_cap, most),
@@ -115,7 +123,7 @@ def _filling(call: Call, whole: protocols.Work, connections: int) -> float:
     if not (queue := group.network.cluster_facts.net_queue) or whole.step <= 0:
         return 0.0
     pace = call.constants.pace("tree", proto)
-    across = replace(whole, local_bytes=0.0)
+    across = changed(whole, local_bytes=0.0)
     moving = protocols.link_time(across, group, call.op, proto, pace, call.constants)
     slots = min(1.0, connections * protocols.STEPS * whole.step / whole.traffic)
     inner = 2 * max(0, depth(group.nodes) - 1)
@@ -136,12 +144,11 @@ def work(
 ) -> protocols.Work:
     """Hops, bytes per channel and link, and the filling of the pipeline, up and down."""
     share = size / channels
-    longest = max(len(host) for host in group.hosts)
-    inside, between = 2 * (longest - 1), 2 * depth(group.nodes)
+    inside, between = 2 * (group.largest - 1), 2 * depth(group.nodes)
     chunk = chunk_of(share, group, proto, buffer)
     fill = max(0, inside + between - 1) * chunk
     # An inner rank of a chain sends everything up and everything down; of two ranks each does one.
-    local = size * min(2, longest - 1)
+    local = size * min(2, group.largest - 1)
     remote = size * busiest(group.nodes) / max(1, group.net.nics)
     return protocols.Work(inside, between, chunk, share, local, remote, fill)
 
@@ -211,7 +218,7 @@ def _flows(
     if searched:
         share = 1 / len(searched)
         return _both_ways([(child, parent, share) for child, parent in _down(searched)])
-    rotations = max(1, min(group.net.nics, *(len(host) for host in group.hosts)))
+    rotations = max(1, min(group.net.nics, group.smallest))
     trees = _trees(group.nodes)
     flows: list[tuple[str, str, float]] = []
     for k in range(rotations):

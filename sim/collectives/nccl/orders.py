@@ -14,9 +14,10 @@ from typing import Any
 
 import numpy as np
 
-from prestep.sim.collectives.assemble import Bytes, Call
+from prestep.sim.collectives.assemble import Call, Load, once
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl.protocols import Work
+from prestep.sim.collectives.plan import changed
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.extras import lazily
@@ -36,7 +37,7 @@ def cycles(group: Group, cross_nic: int = 2) -> tuple[tuple[str, ...], ...]:
     first GPU over NVLink (the caller relays them), with 1 they cross rails in the network. On one host a rotation
     changes nothing: one cycle; GPUs that share the host's only NIC make one order too: there is no rail to keep.
     """
-    if group.nodes == 1 or group.net.nics == 1:
+    if turns(group) == 1:
         return (group.ranks,)
     swaps = cross_nic == 2
     return tuple(
@@ -45,8 +46,13 @@ def cycles(group: Group, cross_nic: int = 2) -> tuple[tuple[str, ...], ...]:
             for number, host in enumerate(group.hosts)
             for gpu in _walk(host, k, swaps and number % 2 == 1)
         )
-        for k in range(max(len(host) for host in group.hosts))
+        for k in range(turns(group))
     )
+
+
+def turns(group: Group) -> int:
+    """How many cycles there are."""
+    return 1 if group.nodes == 1 or group.net.nics == 1 else group.largest
 
 
 def _walk(host: tuple[str, ...], k: int, backwards: bool) -> tuple[str, ...]:
@@ -99,23 +105,26 @@ def _orders(group: Group, fabric: Any, settings: Nccl, pattern: str) -> Orders:
     return tuple(tuple(host[place] for place in order) for order in channels.orders)
 
 
-def on_busiest_link(work: Work, call: Call, flows: Bytes) -> tuple[Work, Call]:
-    """Work and call whose link inside the host is the busiest of the flows, which do not load all links alike.
+def on_busiest_link(work: Work, call: Call, load: Load) -> tuple[Work, Call]:
+    """Work and call whose link inside the host is the busiest, where a load is not alike on all links."""
+    key = ("busiest", load, call.group)
+    group, usage = once(call, key, lambda: _busiest(call, load))
+    local = call.size * usage
+    return changed(work, local_bytes=local), changed(call, group=group)
 
-    `flows`: links, and bytes on each per payload byte.
-    """
-    fabric, group = call.fabric, call.group
-    links, usage = flows
+
+def _busiest(call: Call, load: Load) -> tuple[Group, float]:
+    """The group with its busiest NVLink for all, and data bytes on that."""
+    fabric, group, links, usage = call.fabric, call.group, load.links, load.data
     inside = np.flatnonzero(fabric.links.kind[links] == "nvlink")
     links, usage = links[inside], usage[inside]
-    width, kinds = fabric.links.bandwidth[links], fabric.links.kind[links]
-    wire = np.array([group.network.wire(call.constants, kind) for kind in kinds])
+    width, kind = fabric.links.bandwidth[links], "nvlink"
+    wire = group.network.wire(call.constants, kind)
     at = int(np.argmax(usage / (width * wire)))
     busiest = replace(
         group,
         local=float(width[at]),
-        local_kind=str(kinds[at]),
+        local_kind=kind,
         local_latency=float(fabric.links.latency[links].max()),
     )
-    local = call.size * float(usage[at])
-    return replace(work, local_bytes=local), replace(call, group=busiest)
+    return busiest, float(usage[at])

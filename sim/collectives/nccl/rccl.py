@@ -76,8 +76,7 @@ def _joined(group: Group, fabric: Any) -> bool:
     """Whether RCCL runs, on hosts of as many GPUs, every two of which have a link of their own."""
     if not _runs(fabric.gpu_model):
         return False
-    sizes = {len(host) for host in group.hosts}
-    if len(sizes) > 1 or max(sizes) not in CYCLES:
+    if len(group.first_of_size) > 1 or group.largest not in CYCLES:
         return False
     host = group.hosts[0]
     return all(len(fabric.route(host[0], other)) == 1 for other in host[1:])

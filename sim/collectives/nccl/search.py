@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from prestep.sim.collectives.group import Group
@@ -87,6 +88,7 @@ def search(group: Group, gpu: str, settings: Nccl, fabric: Any = None) -> Graph:
     return paths.once(fabric, key, lambda: _search(group, gpu, settings, fabric))
 
 
+@lru_cache(maxsize=256)
 def unforced(settings: Nccl) -> Nccl:
     """The settings without a forced algorithm and protocol: the search looks at neither."""
     return replace(settings, algo=None, proto=None)
@@ -156,10 +158,10 @@ def switched(group: Group, fabric: Any) -> bool:
 
     Three or four GPUs of one host have room for faster trees, which NCCL finds by trying other orders of the GPUs.
     """
-    host = max(group.hosts, key=len)
+    host = group.first_of_size[group.largest]
     if len(host) < 2:
         return True
-    if min(map(len, group.hosts)) < len(host) or group.n == len(host) in (3, 4):
+    if group.smallest < len(host) or group.n == len(host) in (3, 4):
         return False
     links, _ = between(fabric, host[0], host[1], group.inside)
     return any(
@@ -171,7 +173,7 @@ def switched(group: Group, fabric: Any) -> bool:
 def _searched(group: Group, fabric: Any, settings: Nccl) -> Graph:
     """`search`, edge by edge; of every figure the least that some host finds (init.cc)."""
     kind = generation_of(fabric.gpu_model).at(settings.release)
-    graphs = searched.every_host(group, fabric, settings)
+    graphs = [*searched.by_size(group, fabric, settings).values()]
     ring = _slowest([g.ring for g in graphs])
     tree = _slowest([g.tree for g in graphs])
     count = min(ring.count, tree.count)
@@ -311,7 +313,7 @@ def _with_multicast(
     graph: Graph, group: Group, kind: Generation, inside: float, settings: Nccl
 ) -> Graph:
     """The graph with what NVLink SHARP gets, where GPUs have it; a head loads its GPU twice."""
-    local, many = min(map(len, group.hosts)), group.nodes > 1
+    local, many = group.smallest, group.nodes > 1
     if local < 2 or not kind.multicast:
         return graph
     heads = min(MAX_HEADS, local, group.net.nics if many else local)

@@ -32,13 +32,16 @@ class Graphs:
 
 def every_host(group: Group, fabric: Any, settings: Nccl) -> list[Graphs]:
     """What was found on each host."""
-    first: dict[int, tuple[str, ...]] = {}
-    for host in group.hosts:
-        first.setdefault(len(host), host)
-    sizes = {
-        size: on_host(group, fabric, settings, host) for size, host in first.items()
-    }
+    sizes = by_size(group, fabric, settings)
     return [sizes[len(host)] for host in group.hosts]
+
+
+def by_size(group: Group, fabric: Any, settings: Nccl) -> dict[int, Graphs]:
+    """What was found on hosts of each number of GPUs, in the order in which the group has them."""
+    return {
+        size: on_host(group, fabric, settings, host)
+        for size, host in group.first_of_size.items()
+    }
 
 
 def on_host(group: Group, fabric: Any, settings: Nccl, host: tuple[str, ...]) -> Graphs:
@@ -150,7 +153,7 @@ def _with_links(system: System) -> System:
     number = {link: at for at, link in enumerate(dict.fromkeys(links))}
 
     def renamed(way: Way) -> Way:
-        return replace(way, links=tuple(number[link] for link in way.links))
+        return way._replace(links=tuple(number[link] for link in way.links))
 
     def rows(ways: Ways) -> Ways:
         return tuple(tuple(map(renamed, row)) for row in ways)

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
+from typing import Any, NamedTuple
 
 from prestep.sim.collectives.algorithms import algorithms, nvls, pairwise, ring
 from prestep.sim.collectives.assemble import call_of
@@ -29,8 +29,7 @@ STRICT = (2, 24)
 REDUCED = ("all_reduce", "all_gather", "reduce_scatter")
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """One row of NCCL's table: seconds and bytes/s as NCCL believes them; `time` decides."""
 
     algo: str
@@ -42,13 +41,17 @@ class Candidate:
 
 def model_of(group: Group, fabric: Any, settings: Nccl) -> Model:
     """What the cost model knows of a communicator, its channels included."""
-    graph = search(group, fabric.gpu_model, settings, fabric)
-    return Model(
-        group,
-        graph,
-        generation_of(fabric.gpu_model).at(settings.release),
-        settings.release,
+    return paths.once(
+        fabric,
+        ("model", group, unforced(settings)),
+        lambda: _model(group, fabric, settings),
     )
+
+
+def _model(group: Group, fabric: Any, settings: Nccl) -> Model:
+    graph = search(group, fabric.gpu_model, settings, fabric)
+    release = settings.release
+    return Model(group, graph, generation_of(fabric.gpu_model).at(release), release)
 
 
 def table(
@@ -59,34 +62,30 @@ def table(
     Algorithms and protocols that cannot run there are left out.
     """
     settings = nccl or Nccl()
-    model = model_of(group_of(fabric, ranks, settings), fabric, settings)
+    return _estimates(op, group_of(fabric, ranks, settings), fabric, settings)
+
+
+def _estimates(
+    op: str, group: Group, fabric: Any, settings: Nccl
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """`table` of a group, remembered: it does not depend on the size."""
+    key = ("estimates", op, group, unforced(settings), settings.proto == "LL128")
+    return paths.once(fabric, key, lambda: _estimated(op, group, fabric, settings))
+
+
+def _estimated(
+    op: str, group: Group, fabric: Any, settings: Nccl
+) -> dict[tuple[str, str], tuple[float, float]]:
+    """`_estimates`, asked of every algorithm that can run there, in NCCL's order."""
+    model = model_of(group, fabric, settings)
     return {
-        (algo, proto): algorithms()[algo].estimate(op, proto, model)
-        for algo, proto in _runnable(op, model, fabric, settings)
-    }
-
-
-def _runnable(
-    op: str, model: Model, fabric: Any, settings: Nccl
-) -> list[tuple[str, str]]:
-    """Algorithms with their protocols that can run an operation there, in NCCL's order."""
-    key = ("runnable", op, model.group, unforced(settings), settings.proto == "LL128")
-    return paths.once(fabric, key, lambda: _can_run(op, model, fabric, settings))
-
-
-def _can_run(
-    op: str, model: Model, fabric: Any, settings: Nccl
-) -> list[tuple[str, str]]:
-    """`_runnable`, asked of every algorithm."""
-    return [
-        (name, proto)
+        (name, proto): module.estimate(op, proto, model)
         for name, module in algorithms().items()
-        if op in module.OPS
-        and obstacle(name, op, model.group, fabric, settings) is None
+        if op in module.OPS and obstacle(name, op, group, fabric, settings) is None
         for proto in module.PROTOS
         # LL128 needs 128-byte stores all the way, which NCCL trusts only near GPUs and NICs; forcing it skips the test.
         if proto != "LL128" or model.graph.ll128 or settings.proto == "LL128"
-    ]
+    }
 
 
 def obstacle(
@@ -103,21 +102,33 @@ def candidates(
 ) -> list[Candidate]:
     """Everything NCCL compares for this operation, best first; empty for messages between pairs."""
     settings = nccl or Nccl()
-    group = group_of(fabric, ranks, settings)
+    return _compared(op, size, group_of(fabric, ranks, settings), fabric, settings)
+
+
+def _compared(
+    op: str, size: float, group: Group, fabric: Any, settings: Nccl
+) -> list[Candidate]:
+    """`candidates` of a group."""
     if op in PAIR_OPS or group.n == 1:
         return []
     model = model_of(group, fabric, settings)
-    rows = [
-        _row(op, size, algo, proto, model)
-        for algo, proto in _runnable(op, model, fabric, settings)
-    ]
+    estimates = _estimates(op, group, fabric, settings)
+    rows = [_row(op, size, *which, *each, model) for which, each in estimates.items()]
     # Stable: NCCL's order decides ties. No bandwidth means that the model has no opinion, and NCCL leaves it out.
     return sorted((row for row in rows if row.bandwidth > 0), key=lambda row: row.time)
 
 
-def _row(op: str, size: float, algo: str, proto: str, model: Model) -> Candidate:
+def _row(
+    op: str,
+    size: float,
+    algo: str,
+    proto: str,
+    latency: float,
+    bandwidth: float,
+    model: Model,
+) -> Candidate:
+    """A row of the table, corrected for the size; `latency` in microseconds, `bandwidth` in GB/s."""
     module = algorithms()[algo]
-    latency, bandwidth = module.estimate(op, proto, model)
     if hasattr(module, "corrected"):
         slower, narrower = module.corrected(op, size, proto, model)
         latency, bandwidth = latency * slower, bandwidth * narrower
@@ -162,15 +173,23 @@ def _chosen(
     in_place: bool,
 ) -> Plan:
     """The plan of the best candidate."""
-    rows, notes = _allowed(op, size, group, ranks, fabric, settings)
+    rows, notes = _allowed(op, size, group, fabric, settings)
     algo, proto = rows[0].algo, rows[0].proto
     channels = channels_of(algo, group, fabric, settings)
     call = call_of(
-        op, size, ranks, fabric, settings, proto, channels, in_place=in_place
+        op,
+        size,
+        ranks,
+        fabric,
+        settings,
+        proto,
+        channels,
+        in_place=in_place,
+        group=group,
     )
     plan = _carried(algorithms()[algo].plan(call), group, fabric, settings)
     notes += _notes(op, group, fabric, settings)
-    return replace(plan, notes=(*plan.notes, *notes))
+    return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
 
 
 def channels_of(algo: str, group: Group, fabric: Any, settings: Nccl) -> int:
@@ -191,12 +210,11 @@ def _allowed(
     op: str,
     size: float,
     group: Group,
-    ranks: Sequence[str],
     fabric: Any,
     settings: Nccl,
 ) -> tuple[list[Candidate], list[str]]:
     """Candidates that the settings leave, and notes on what they asked for in vain."""
-    rows = candidates(op, size, ranks, fabric, settings)
+    rows = _compared(op, size, group, fabric, settings)
     algo, notes = settings.algo, []
     if algo is not None and op not in algorithms()[algo].OPS:
         notes.append(f"{op} has no {algo}: it runs on the ring")

@@ -212,7 +212,7 @@ class Walk:
     def farther(self, way: Way, opposite: Way) -> Way:
         """A way at the distance that counts."""
         type_ = self.both(way, opposite)
-        return way if way.type == type_ else replace(way, type=type_)
+        return way if way.type == type_ else way._replace(type=type_)
 
     def back(self, net: int) -> tuple[list[Toll | None], list[int]]:
         """Tolls of the ways from a net to every GPU (None: too far); the GPUs to begin with, the net's owner first."""

@@ -7,6 +7,7 @@ NVLink), PHB (over a CPU), SYS (between sockets).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 TYPES = (
     "LOC",
@@ -27,8 +28,7 @@ LOCAL = 5_000_000  # MB/s of what is not a link
 INTEL = 6 / 5  # what peer-to-peer traffic over an Intel CPU costs its PCIe links
 
 
-@dataclass(frozen=True)
-class Way:
+class Way(NamedTuple):
     """From one node to another: distance, hops, MB/s, and what one MB/s takes from every link on it."""
 
     type: int = DIS

@@ -36,18 +36,20 @@ def index_of(fabric: Any) -> Index:
 
 def once(fabric: Any, key: Any, make: Callable[[], T]) -> T:
     """What `make` returns, made once per fabric and key: what does not depend on the size of a collective."""
-    values = index_of(fabric).values
-    if key not in values:
-        values[key] = make()
-    return values[key]  # type: ignore[no-any-return]
+    return _kept(index_of(fabric).values, key, make)
 
 
 def once_routed(fabric: Any, key: Any, make: Callable[[], T]) -> T:
     """`once` for what follows from routes alone: made once for all fabrics that share them, whatever their speeds."""
-    cache = _by_routes(fabric, "routed")
-    if key not in cache:
-        cache[key] = make()
-    return cache[key]  # type: ignore[no-any-return]
+    return _kept(_by_routes(fabric, "routed"), key, make)
+
+
+def _kept(values: dict[Any, Any], key: Any, make: Callable[[], T]) -> T:
+    """What a cache has under a key, which may take long to hash."""
+    value = values.get(key)
+    if value is None:
+        value = values[key] = make()
+    return value
 
 
 def split(fabric: Any, src: str, dst: str) -> tuple[np.ndarray, np.ndarray]:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from prestep.sim.collectives import machine
 from prestep.sim.collectives.algorithms import algorithms, tree
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl import orders, protocols, search
-from prestep.sim.collectives.plan import Plan
+from prestep.sim.collectives.plan import Plan, changed
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.extras import lazily
 
@@ -111,8 +111,7 @@ def _ring(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Traffic:
 
 def _both_ways(group: Group, fabric: Any, settings: Nccl) -> bool:
     """Whether a rank receives for one ring while it sends for another."""
-    smallest_host = min(len(host) for host in group.hosts)
-    few = smallest_host < 2 * _ways(group, settings)
+    few = group.smallest < 2 * _ways(group, settings)
     return few or _crossed(group, fabric, settings)
 
 
@@ -143,7 +142,7 @@ def _loop(share: float, proto: str, slot: float) -> _Loop:
 
 def _ways(group: Group, settings: Nccl) -> int:
     """Rings that enter and leave a host at GPUs of their own: one for each NIC."""
-    return max(1, min(group.net.nics, len(orders.cycles(group, settings.cross_nic))))
+    return max(1, min(group.net.nics, orders.turns(group)))
 
 
 def _crossed(group: Group, fabric: Any, settings: Nccl) -> bool:
@@ -153,9 +152,8 @@ def _crossed(group: Group, fabric: Any, settings: Nccl) -> bool:
     """
     if settings.release < (2, 21) or search.switched(group, fabric):
         return False
-    return any(
-        graphs.ring.cross > 0 for graphs in searched.every_host(group, fabric, settings)
-    )
+    found = searched.by_size(group, fabric, settings).values()
+    return any(graphs.ring.cross > 0 for graphs in found)
 
 
 def _chain(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Traffic:
@@ -166,7 +164,7 @@ def _chain(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Traffic:
     # The root runs ahead of the others, so operations in a row hide most of their hops, as inside a host.
     depth = machine.of(fabric).pace("ring", plan.proto).depth
     remote = group.nodes - 1
-    shared = group.nodes > 2 and min(len(host) for host in group.hosts) == 1
+    shared = group.nodes > 2 and group.smallest == 1
     count = plan.channels / _ways(group, settings)
     local = group.n - 1 - remote
     return Traffic(
@@ -187,12 +185,10 @@ def _tree(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Traffic:
     chunk = tree.chunk_of(share, group, plan.proto, settings.buffer_size)
     chunks = max(1, math.ceil(share / chunk))
     # Every NIC has a GPU that speaks to the network for its channels.
-    ways = max(1, min(group.net.nics, *(len(host) for host in group.hosts)))
+    ways = max(1, min(group.net.nics, group.smallest))
     count = max(1.0, plan.channels / 2 / ways)
     remote = 2 * int(math.log2(group.nodes))
-    local = (
-        2 * (max(len(host) for host in group.hosts) - 1) if plan.algo == "tree" else 0
-    )
+    local = 2 * (group.largest - 1) if plan.algo == "tree" else 0
     # Hosts send as many messages as the trees send them bytes; what one hop waits for is one direction.
     rounds = chunks * 2 * tree.busiest(group.nodes)
     return Traffic(
@@ -230,7 +226,7 @@ def _edges(plan: Plan) -> list[tuple[str, str]]:
 
 def _pairs(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Traffic:
     n, op, buffer = group.n, plan.op, settings.buffer_size
-    per_host = min(len(host) for host in group.hosts)
+    per_host = group.smallest
     many = op in ("all_to_all", "gather", "scatter")
     message = plan.size / n if many else plan.size
     graph = search.search(group, fabric.gpu_model, settings)
@@ -289,7 +285,7 @@ def bounded(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Plan:
     if not plan.size or least <= plan.duration(fabric.links.bandwidth):
         return plan
     posting = least - plan.latency
-    return replace(plan, rate_cap=min(plan.rate_cap, plan.size / posting))
+    return changed(plan, rate_cap=min(plan.rate_cap, plan.size / posting))
 
 
 def _each_round(traffic: Traffic, plan: Plan, group: Group) -> float:

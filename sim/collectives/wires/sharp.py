@@ -41,7 +41,7 @@ def missing(group: Group, fabric: Any, settings: Nccl) -> str | None:
         return "CollNet needs at least two hosts"
     if not settings.collnet:
         return "CollNet is off, as in NCCL unless NCCL_COLLNET_ENABLE=1: [nccl] collnet = true"
-    if max(len(host) for host in group.hosts) > MAX_LOCAL:
+    if group.largest > MAX_LOCAL:
         return f"CollNet takes at most {MAX_LOCAL} GPUs per host"
     if not fabric.cluster_facts.sharp:
         return f"no SHARP in the switches of {fabric.name} (sharp in its cluster file)"

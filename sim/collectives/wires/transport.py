@@ -137,7 +137,7 @@ def relays(group: Any) -> bool:
     return (
         group.nodes > 1
         and group.outside != reach.STAGED
-        and len({len(host) for host in group.hosts}) == 1
+        and len(group.first_of_size) == 1
         and "nvlink" in group.local_kind
     )
 

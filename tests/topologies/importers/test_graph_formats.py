@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from prestep.sim.collectives.report import collective
 from prestep.sim.errors import InputError
+from prestep.sim.exchanges.collective import collective
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric

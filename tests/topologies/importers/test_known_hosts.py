@@ -9,8 +9,8 @@ import pytest
 from click.testing import CliRunner
 
 from prestep.cli import main
-from prestep.sim.collectives.report import collective
 from prestep.sim.errors import InputError
+from prestep.sim.exchanges.collective import collective
 from prestep.topologies import load_cluster
 from prestep.topologies.files import importers
 from prestep.topologies.files.gpu_links import contradictions
