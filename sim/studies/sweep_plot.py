@@ -144,11 +144,23 @@ def _figure(runs: pd.DataFrame, x: str, y: str) -> Figure:
         places = [ticks[value] for value in line[f"set.{x}"]]
         axes.plot(places, factor * line[y], marker="o", label=name)
     axes.set_xticks(range(len(values)), values)
-    axes.set(xlabel=x, ylabel=label, ylim=(0, None))
+    room = 1.08 * factor * max(0.0, float(runs[y].max())) or None
+    axes.set(xlabel=x, ylabel=label, ylim=(0, room))
+    axes.set_title(_title(runs), fontsize=10)
     _plain(axes)
     if others:
         axes.legend(fontsize=8)
     return figure
+
+
+def _title(runs: pd.DataFrame) -> str:
+    """What was run, as far as all runs have it in common."""
+    shared = (
+        str(runs[name].iloc[0])
+        for name in ("model", "cluster", "layout")
+        if name in runs and runs[name].nunique() == 1
+    )
+    return ", ".join(shared)
 
 
 def _drawn(figure: Figure, suffix: str) -> bytes:
