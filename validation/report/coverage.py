@@ -100,7 +100,7 @@ def line(report: Report) -> str:
     counts = ", ".join(f"{name} {one}" for name, one in covered.items())
     first = next(iter(covered.values()))
     few = (
-        "; so few rows stand for {:.0%} to {:.0%}".format(*first.between)
+        "; the true share lies between {:.0%} and {:.0%}".format(*first.between)
         if first.n < ENOUGH
         else ""
     )
