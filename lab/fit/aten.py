@@ -51,8 +51,9 @@ def _row(kernel: Kernel, mine: list[Case]) -> tuple[str, ...]:
 
 
 def others(gpu: str) -> Iterator[tuple[str, ...]]:
-    """Rows of training steps' traces and of other libraries' kernels that may be used."""
-    for path in (cases.FOLDER / f"{gpu}.steps.csv", LIGER / f"{gpu}-kernels.csv"):
+    """Rows of traces of steps, of later products, and of other libraries' kernels that may be used."""
+    own = (cases.FOLDER / f"{gpu}.{part}.csv" for part in ("steps", "products"))
+    for path in (*own, LIGER / f"{gpu}-kernels.csv"):
         if path.exists():
             with path.open(newline="") as file:
                 for fields in csv.DictReader(file):
