@@ -91,6 +91,12 @@ def test_a_product_takes_the_same_by_every_name(gpu: str) -> None:
             for name in ("gemm", "mm", "aten.mm", "aten.mm.default")
         ]
         assert answers[1:] == answers[:-1]
+        if "fp8" in load_gpu(gpu).peak:
+            narrow = [
+                asked(name, shape, "--gpu", gpu, "--dtype", "fp8")
+                for name in ("gemm", "_scaled_mm", "aten._scaled_mm.default")
+            ]
+            assert narrow[1:] == narrow[:-1]
 
 
 @pytest.mark.parametrize(

@@ -102,9 +102,8 @@ def _product(kernel: Kernel) -> InModels | None:
     shape = kernel.shape
     if len(shape) != 3 or kernel.dtype not in DTYPE_BYTES:
         return None
-    same = Kernel(
-        GEMM, shape, kernel.dtype, kernel.layout[:2], reserved=kernel.reserved
-    )
+    layout, reserved = kernel.layout[:2], kernel.reserved
+    same = Kernel(GEMM, shape, kernel.dtype, layout, reserved=reserved)
     if shape[0] * shape[1] > COUNTED_ABOVE and kernel.dtype in TABLED:
         return InModels((RESET, same))
     return InModels((same,))

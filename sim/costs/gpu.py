@@ -163,14 +163,15 @@ class Gpu:
         return AtenTables(rows, self.tile_time, self.roofline)
 
     def surface(self, kernel: Kernel) -> tuple[aten.Surface, bool] | None:
-        """Where an ATen operation is read, and whether in its own group; None for other kernels and without tables."""
-        if not kernel.kind.startswith(PREFIX) or self.aten_tables is None:
+        """Where an ATen operation is read, and whether in its own group; None for other kernels and without rows."""
+        tables = self.aten_tables if kernel.kind.startswith(PREFIX) else None
+        if tables is None or not tables.reads(kernel):
             return None
-        return self.aten_tables.surface(kernel)
+        return tables.surface(kernel)
 
     def reading(self, kernel: Kernel) -> InModels | None:
         """The kernels of models as which an operation of PyTorch is priced; None where it was measured itself."""
-        return in_models(kernel) if self._operations is None else None
+        return in_models(kernel) if self.surface(kernel) is None else None
 
     # Alone on the GPU.
 
@@ -269,7 +270,8 @@ class Gpu:
         return basis
 
     def _basis(self, kernel: Kernel) -> Basis:
-        stepped = None if self._operations is None else self._in_steps(kernel)
+        own = self.surface(kernel) is not None
+        stepped = self._in_steps(kernel) if own else None
         if stepped is not None:
             basis = self.basis(stepped.main)
             # The ratio of a variant to the plain operation is this GPU's own.
@@ -319,7 +321,7 @@ class Gpu:
         less and stay; models have few in batches. Of attention steps have cuDNN's: another library's is slowed by the
         clock as that is.
         """
-        if self._operations is None:
+        if self.surface(kernel) is None:
             return in_models(kernel)
         reading = in_models(kernel, libraries=(CUDNN,))
         if reading is None or not aten.is_product(kernel):

@@ -30,6 +30,8 @@ PRODUCT_STEPS, OTHER_STEPS = 8, 4
 GROWN = 1.3
 #: Largest size looked at.
 LARGEST = 2**40
+#: Operations of which all sizes can be filled up.
+FILLED = ("aten mm", "aten _scaled_mm")
 #: Which sizes can be filled up; of kinds not listed, none.
 AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(STREAM_PASSES, (0,)),
@@ -51,7 +53,7 @@ def axes(kernel: Kernel) -> tuple[int, ...]:
         # More channels are more blocks of threads, and a row's width chooses the kernel.
         return (0,)
     if kernel.kind.startswith(PREFIX) and kernel.kind not in AXES:
-        simple = len(kernel.shape) <= 2 or kernel.kind.removeprefix(PREFIX) == "mm"
+        simple = len(kernel.shape) <= 2 or kernel.kind in FILLED
         return tuple(range(len(kernel.shape))) if simple else ()
     return AXES.get(kernel.kind, ())
 
@@ -114,7 +116,7 @@ def _larger(kernel: Kernel, axis: int) -> Iterator[Kernel]:
     size = kernel.shape[axis]
     if kernel.kind in GROUPS:  # weights do not grow with rows
         kernel = replace(kernel, bytes=0.0, flops=0.0)
-    product = kernel.kind in gemm.KINDS or kernel.kind == PREFIX + "mm"
+    product = kernel.kind in (*gemm.KINDS, *FILLED)
     for grown in sizes_above(size, PRODUCT_STEPS if product else OTHER_STEPS):
         shape = (*kernel.shape[:axis], grown, *kernel.shape[axis + 1 :])
         times = grown / size

@@ -11,7 +11,7 @@ PREFIX = "aten "
 PRODUCTS = ("mm", "addmm", "addmm_", "_addmm_activation", "_scaled_mm")
 #: The kernel of such an operation, as tables of traced steps and traces have it.
 GEMM = "gemm"
-#: Formats of which programs ask for by that kernel: those with scales, whose operands a step quantizes before.
+#: Formats with scales, whose operands a step quantizes before; products of them are another operation.
 SCALED = ("fp8", "fp8_block", "mxfp8", "nvfp4")
 #: Products of as many pairs of matrices as a batch has, and of the rows of each expert with its own matrix.
 BATCHES = ("aten bmm", "aten baddbmm", "aten baddbmm_")
@@ -68,6 +68,7 @@ def product(shape: tuple[int, ...], dtype: str = "bf16", layout: str = "nt") -> 
     Examples
     --------
     >>> product((8, 4, 2)).kind, product((8, 4, 2), "fp8").kind
-    ('aten mm', 'gemm')
+    ('aten mm', 'aten _scaled_mm')
     """
-    return Kernel(GEMM if dtype in SCALED else f"{PREFIX}mm", shape, dtype, layout)
+    name = "_scaled_mm" if dtype in SCALED else "mm"
+    return Kernel(PREFIX + name, shape, dtype, layout)

@@ -14,10 +14,12 @@ import pytest
 from prestep.sim import api
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu_files import names
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, product
 from prestep.sim.graph.opgraph import Chain
 from prestep.sim.predict import plan
 from prestep.sim.spec.sections import Scenario
+from prestep.workloads.operation import Operand, Operation
+from prestep.workloads.operators.products import RULES
 from tests.sample import together
 
 CAPTURE = Path(__file__).parent / "data" / "llama-1b.capture"
@@ -122,6 +124,39 @@ def test_every_framework_asks_for_a_product_by_one_operation() -> None:
         common = {kernel.shape for kernel in program} & {k.shape for k in written}
         assert len(common) >= 6
         assert {kernel for kernel in written if kernel.shape in common} <= program
+
+
+@pytest.mark.parametrize("name", names())
+def test_a_product_in_fp8_is_one_operation(name: str) -> None:
+    """As PyTorch's dispatcher sees it and as layers ask for it; sums in fewer bits take no longer than exact ones."""
+    gpu = load_gpu(name)
+    if "fp8" not in gpu.peak:
+        pytest.skip("it has no units for FP8")
+    times = []
+    for fast, scaling in (
+        (True, ()),
+        (False, ()),
+        (True, (8192, 1)),
+        (False, (8192, 1)),
+    ):
+        captured = recorded(8192, 6144, 4096, scaling, fast)
+        layout = "nt_rows" if scaling else "nt"
+        asked = product((8192, 6144, 4096), "fp8", f"{layout}_fast" if fast else layout)
+        assert replace(captured, bytes=0.0, flops=0.0) == asked
+        assert gpu.in_step(captured) == gpu.in_step(asked)
+        times.append(gpu.in_step(asked))
+    assert times[0] <= times[1] and times[2] <= times[3]
+
+
+def recorded(m: int, n: int, k: int, scaling: tuple[int, ...], fast: bool) -> Kernel:
+    """The kernel of torch._scaled_mm(x, w.t(), scale_a, scale_b, out_dtype=bf16, use_fast_accum=fast)."""
+    x, w = Operand("fp8_e4m3", (m, k)), Operand("fp8_e4m3", (k, n), (1, k))
+    scales = Operand("fp32", scaling), Operand("fp32", scaling[::-1])
+    arguments = (x, w, *scales, None, None, "bf16", fast)
+    results = (Operand("bf16", (m, n)),)
+    return RULES["_scaled_mm"](
+        Operation("aten._scaled_mm.default", arguments, (), results)
+    )[0]
 
 
 def products_of(scenario: Scenario) -> set[Kernel]:

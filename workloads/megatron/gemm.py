@@ -8,7 +8,11 @@ from dataclasses import dataclass
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.torch.aten_products import multiply_narrow, multiply_sizes
+from prestep.workloads.torch.aten_products import (
+    forward_layout,
+    multiply_narrow,
+    multiply_sizes,
+)
 from prestep.workloads.torch.tape import Tape, Tensor
 
 
@@ -192,7 +196,8 @@ def gemm(
     # Row scales are applied in fp32, as those of blocks are.
     by_rows = o.scaling == "rowwise" and o.products == "fp8"
     dtype = "fp8_block" if by_rows else o.products
-    multiply_narrow(t, m, n, k, dtype, reserved)
+    narrow = forward_layout(dtype) if layout == "nt" else "nt"
+    multiply_narrow(t, m, n, k, dtype, narrow, reserved)
 
 
 def quantize(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import ceil
 
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import product
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
 from prestep.workloads.megatron.gemm import Numbers, later, quantize
 from prestep.workloads.megatron.linear import gradient_of, saved
@@ -137,8 +137,8 @@ class GroupedLinear:
         else:
             shape = (round(_tiled(rows) * self._longer(rows)), n, k)
             moved = total * k + weights + 2.0 * total * n
-        flops, dtype = 2.0 * total * n * k, self.numbers.products
-        t.launch(Kernel("gemm", shape, dtype, "nt", bytes=moved, flops=flops))
+        one, flops = product(shape, self.numbers.products), 2.0 * total * n * k
+        t.launch(replace(one, bytes=moved, flops=flops))
 
     def _longer(self, rows: Sequence[int]) -> float:
         """How much longer products of several experts take than one product of all rows."""

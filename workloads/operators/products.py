@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import gcd, prod
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation
 from prestep.workloads.operators.copies import copied
 from prestep.workloads.operators.tensors import (
+    argument,
     first,
     format_of,
     launched,
@@ -19,6 +21,8 @@ from prestep.workloads.operators.tensors import (
 #: Complex numbers, and what their parts are. A product of m x k by k x n complex numbers is one of real numbers, m x 2k
 #: by 2k x 2n: four multiplications for each, as in cuBLAS's CGEMM.
 REAL = {"complex32": "fp16", "complex64": "fp32", "complex128": "fp64"}
+#: Where aten._scaled_mm has `use_fast_accum`.
+FAST = 7
 
 
 def layout(left: Operand, right: Operand) -> str:
@@ -70,6 +74,28 @@ def two(operation: Operation) -> tuple[Kernel, ...]:
     return _product(operation, tensor(operation, 0), tensor(operation, 1))
 
 
+def scaled(operation: Operation) -> tuple[Kernel, ...]:
+    """_scaled_mm: how its scales lie, and whether it adds up in fewer bits, take their time.
+
+    The layout ends on "_rows" where every row has a scale in fp32, and on "_fast" where sums are not kept in 32 bits;
+    where parts of rows have scales, the format is another one.
+    """
+    products = _product(operation, tensor(operation, 0), tensor(operation, 1))
+    scale = argument(operation, 2, "scale_a")
+    if isinstance(scale, Operand) and scale.dtype == "fp32" and scale.elements > 1:
+        if scale.shape[-1] == 1:
+            products = _ending(products, "_rows")
+        else:
+            products = tuple(replace(one, dtype="fp8_block") for one in products)
+    fast = argument(operation, FAST, "use_fast_accum") is True
+    return _ending(products, "_fast") if fast else products
+
+
+def _ending(products: tuple[Kernel, ...], on: str) -> tuple[Kernel, ...]:
+    """The same kernels in a layout that says one thing more."""
+    return tuple(replace(one, layout=one.layout + on) for one in products)
+
+
 def added(operation: Operation) -> tuple[Kernel, ...]:
     """addmm, baddbmm: what is added, left and right."""
     return _product(operation, tensor(operation, 1), tensor(operation, 2))
@@ -116,7 +142,8 @@ def vectors(operation: Operation) -> tuple[Kernel, ...]:
 
 
 RULES = {
-    **dict.fromkeys(("mm", "bmm", "_int_mm", "_scaled_mm"), two),
+    **dict.fromkeys(("mm", "bmm", "_int_mm"), two),
+    "_scaled_mm": scaled,
     **dict.fromkeys(
         ("addmm", "addmm_", "baddbmm_", "addbmm", "_addmm_activation"), added
     ),

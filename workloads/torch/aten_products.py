@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from prestep.sim.graph.kernel import COUNTED_ABOVE, Kernel
+from dataclasses import replace
+
+from prestep.sim.graph.kernel import COUNTED_ABOVE, product
 from prestep.workloads.operation import Argument, Operand
 from prestep.workloads.operators.products import added, grouped, two
 from prestep.workloads.operators.tensors import view_strides
@@ -54,11 +56,17 @@ def multiply_sizes(
 
 
 def multiply_narrow(
-    t: Tape, m: int, n: int, k: int, dtype: str, reserved: int = 0
+    t: Tape, m: int, n: int, k: int, dtype: str, layout: str = "nt", reserved: int = 0
 ) -> None:
     """A product of operands that were quantized, and so lie in rows; `reserved`: SMs that it leaves to others."""
     moved, flops = float(m * k + n * k + 2 * m * n), 2.0 * m * n * k
-    t.launch(Kernel("gemm", (m, n, k), dtype, "nt", moved, flops, reserved))
+    one = product((m, n, k), dtype, layout)
+    t.launch(replace(one, bytes=moved, flops=flops, reserved=reserved))
+
+
+def forward_layout(dtype: str, layout: str = "nt") -> str:
+    """Forward products in FP8 add up in fewer bits, gradients in 32 (Transformer Engine, torchao)."""
+    return f"{layout}_fast" if dtype == "fp8" else layout
 
 
 def multiply_batch(t: Tape, batch: int, m: int, n: int, k: int, layout: str) -> None:

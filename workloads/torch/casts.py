@@ -60,6 +60,8 @@ class Casts:
         Bytes of an element of an input or a weight that backward finds; None: inputs as they are.
     again : bool
         Casts run again where a checkpointed product's result was kept: backward makes its operands from them.
+    layout : str
+        Of the products: "nt_rows" where each row has a scale.
     """
 
     products: str
@@ -71,6 +73,7 @@ class Casts:
     activations_late: Passes
     kept: float | None = None
     again: bool = False
+    layout: str = "nt"
 
 
 _LARGEST = Pass(READ, READ, largest=True)
@@ -115,6 +118,7 @@ FP8 = {
         (_BY_COLUMN,),
         (_TOKENS_BY_COLUMN,),
         (_TOKENS_BY_COLUMN,),
+        layout="nt_rows",
     ),
     "mx": Casts("fp8", _MX, _MX, _MX, _MX_LATE, _MX_LATE, _MX_LATE),
 }
@@ -131,6 +135,6 @@ def casts_of(products: str, choices: PyTorch | None) -> Casts:
     casts = FP8[choices.fp8_scaling]
     if choices.fp8_scaling == "rowwise" and not choices.since(2, 11):
         # CUTLASS applied the scales of rows in fp32, as products of blocks do; cuBLAS does it on the way out.
-        casts = replace(casts, products="fp8_block")
+        casts = replace(casts, products="fp8_block", layout="nt")
     # Gathered weights were cast before, with a scale found behind the optimizer.
     return replace(casts, weights=()) if choices.fp8_param_gather else casts

@@ -64,7 +64,8 @@ def product(
     t.saves()
     if dtype:
         quantize(t, dtype, x.elements, w.elements)
-        products.multiply_narrow(t, x.elements // k, out_features, k, dtype)
+        layout = products.forward_layout(dtype)
+        products.multiply_narrow(t, x.elements // k, out_features, k, dtype, layout)
         y = t.empty((*x.shape[:-1], out_features), x.itemsize)
     else:
         whole = _whole(t, w)

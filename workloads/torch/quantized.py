@@ -13,7 +13,7 @@ from functools import partial
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operators.pointwise import elementwise
 from prestep.workloads.torch import aten
-from prestep.workloads.torch.aten_products import multiply_narrow
+from prestep.workloads.torch.aten_products import forward_layout, multiply_narrow
 from prestep.workloads.torch.casts import Casts, Pass, Passes, casts_of
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -29,7 +29,8 @@ def product(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None, dtype: str) -> T
     rows = x.elements // k
     narrow = _cast(t, x, casts.activations, casts.kept)
     weight = _cast(t, w, casts.weights, casts.kept)
-    multiply_narrow(t, rows, n, k, casts.products)
+    layout = forward_layout(casts.products, casts.layout)
+    multiply_narrow(t, rows, n, k, casts.products, layout)
     inputs = [x, w] if bias is None else [x, bias, w]
     layer = _Layer(t, casts, x, w, bias, narrow, weight)
     y = t.empty((*x.shape[:-1], n), x.itemsize)
@@ -60,7 +61,7 @@ class _Layer:
             late = _cast(t, self._of(g, early), casts.gradients_late, None)
             kept = self._of(self.x, self.narrow)
             x = _cast(t, kept, casts.activations_late, None)
-            multiply_narrow(t, n, k, rows, casts.products)
+            multiply_narrow(t, n, k, rows, casts.products, casts.layout)
             of_w = t.empty(self.w.shape, self.w.itemsize)
             t.note([late, x], [of_w], "product")
         if self.bias is None:
@@ -72,7 +73,8 @@ class _Layer:
     def _data_grad(self, g: Tensor, rows: int) -> Tensor:
         t, (n, k) = self.t, self.w.shape
         w = _cast(t, self._of(self.w, self.weight), self.casts.weights_late, None)
-        multiply_narrow(t, rows, k, n, self.casts.products)
+        casts = self.casts
+        multiply_narrow(t, rows, k, n, casts.products, casts.layout)
         grad = t.empty(self.x.shape, self.x.itemsize)
         t.note([g, w], [grad], "product")
         return grad

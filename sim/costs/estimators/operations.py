@@ -13,6 +13,7 @@ from functools import partial
 from prestep.sim.costs.aten import (
     ALIKE,
     BIAS,
+    FAST,
     KINDS_DIFFER,
     LIKE,
     NOISE,
@@ -30,7 +31,7 @@ from prestep.sim.costs.aten import (
 from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.tables import NEAR
-from prestep.sim.graph.kernel import PREFIX, Kernel
+from prestep.sim.graph.kernel import PREFIX, SCALED, Kernel
 
 STREAMS = tuple(
     PREFIX + name
@@ -59,6 +60,16 @@ class AtenTables:
         self._streams = frozenset(map(_stream_of, self._groups))
         self._surfaces: dict[Group, Surface] = {}
         self._candidates: dict[Group, tuple[Group, ...]] = {}
+
+    def reads(self, kernel: Kernel) -> bool:
+        """Whether rows may stand for a kernel: of products in a format with scales, only that format's.
+
+        Scales of tensors, rows and blocks are applied at other speeds.
+        """
+        if not (kernel.dtype in SCALED and kernel.is_product):
+            return True
+        own = kernel.kind, kernel.dtype
+        return any(own == (kind, dtype) for kind, _, dtype in self._groups)
 
     def surface(self, kernel: Kernel) -> tuple[Surface, bool]:
         """Where a kernel is read, and whether that is its own group."""
@@ -136,6 +147,7 @@ def _unlike(group: Group, own: Group) -> tuple[bool, ...]:
     return (
         _on_other_units(kind, other, dtype),
         group[1] != layout,
+        group[1].removesuffix(FAST) != layout.removesuffix(FAST),
         group[1][:2] != layout[:2],
         group[0] != kind,
         other != dtype,
@@ -183,9 +195,10 @@ class MeasuredOperations(Estimator):
 
     def basis(self, kernel: Kernel) -> Basis:
         surface, own = self._read(kernel)
-        if not own:
+        # By how much sums in fewer bits are faster is fitted.
+        if not own and not kernel.layout.endswith(FAST):
             return Basis("guess", "the table of operations like it")
-        grade = "measured" if surface.measured(kernel) else "fitted"
+        grade = "measured" if own and surface.measured(kernel) else "fitted"
         # Where a launch decides, a smaller kernel takes as long as the smallest row.
         moves = self.gpu.roofline.bound(kernel) > self.gpu.floor
         past = surface.past(kernel) if moves else 0.0
