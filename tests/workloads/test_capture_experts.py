@@ -64,6 +64,30 @@ def test_the_busiest_expert_may_be_said(tmp_path: Path) -> None:
     assert "experts: the first has 2 times its share" in assumed
 
 
+BIASES = """
+import torch
+router, bias = torch.nn.Linear(64, 8).cuda(), torch.nn.Parameter(torch.zeros(8, 32, device="cuda"))
+optimizer = torch.optim.SGD([*router.parameters(), bias], lr=0.1)
+for _ in range(4):
+    weights, chosen = router(torch.randn(2048, 64, device="cuda")).softmax(-1).topk(2)
+    (bias[chosen.flatten()].sum() + weights.sum()).backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+@pytest.mark.parametrize(("busiest", "rows"), [(1.0, 512), (2.0, 1024)])
+def test_rows_that_an_expert_adds_up_are_counted(
+    busiest: float, rows: int, tmp_path: Path
+) -> None:
+    """4,096 choices of eight experts: the gradient of a bias is a sum of 512 rows, or of twice as many."""
+    script = tmp_path / "train.py"
+    script.write_text(BIASES)
+    out = tmp_path / "train.capture"
+    captured((str(script),), out, quiet=True, stop=True, busiest=busiest)
+    puts = [o for o in recording.read(out).operations if "index_put" in o.name]
+    assert [dict(put.options)["largest_group"] for put in puts] == [rows]
+
+
 @pytest.mark.parametrize("text", ["experts=half", "experts=0.5", "tokens=2", "2"])
 def test_assumptions_that_cannot_be_meant_are_refused(
     text: str, tmp_path: Path

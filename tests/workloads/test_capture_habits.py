@@ -123,6 +123,47 @@ def test_an_optimizer_may_be_made_before_its_model_is_moved(tmp_path: Path) -> N
     assert "_fused_adamw_" in names(recorded) or "_foreach_addcdiv_" in names(recorded)
 
 
+BY_HAND = """
+import torch
+WEIGHTS
+for _ in range(5):
+    loss = (torch.randn(16, 64, device="cuda") @ weight + bias).square().mean()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_([weight, bias], 1.0)
+    UPDATE
+    weight.grad = bias.grad = None
+"""
+LEAVES = "weight, bias = (torch.zeros(*s, device='cuda', requires_grad=True) for s in ((64, 8), (8,)))"
+LAYER = "layer = torch.nn.Linear(8, 64).cuda(); layer.bias = torch.nn.Parameter(torch.zeros(8, device='cuda')); weight, bias = layer.weight, layer.bias"
+WITHOUT_GRADIENTS = (
+    "with torch.no_grad(): weight -= 0.1 * weight.grad; bias -= 0.1 * bias.grad"
+)
+ON_DATA = "for p in layer.parameters(): p.data.add_(p.grad, alpha=-0.1)"
+
+
+@pytest.mark.parametrize(
+    ("weights", "update"), [(LEAVES, WITHOUT_GRADIENTS), (LAYER, ON_DATA)]
+)
+def test_weights_may_be_updated_by_hand(
+    weights: str, update: str, tmp_path: Path
+) -> None:
+    """A step goes from one update to the next: one loss, one clipping, an update of both weights."""
+    path = tmp_path / "train.py"
+    path.write_text(BY_HAND.replace("WEIGHTS", weights).replace("UPDATE", update))
+    captured((str(path),), path.with_suffix(".capture"), quiet=True, stop=True)
+    recorded = recording.read(path.with_suffix(".capture"))
+    done = [
+        recorded.operations[event.values["operation"]].name.split(".")[1]
+        for event in recorded.ranks[0].events
+        if event.kind == "operate"
+    ]
+    assert (
+        done.count("addmm") + done.count("mm") == 2
+    )  # forward and the weight's gradient
+    assert done.count("mean") == 1
+    assert done.count("sub_") + done.count("add_") == 2
+
+
 SHAPES = """
 import torch, torch.distributed as dist
 dist.init_process_group(); rank = dist.get_rank()

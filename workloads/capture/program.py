@@ -199,7 +199,7 @@ def _never_stepped(job: Job, rank: int, recorded: Mapping[str, Any]) -> InputErr
         found = (
             f"weights updated {recorded['steps']} times after gradients were computed"
         )
-        expected = "at least two steps of a torch.optim optimizer"
+        expected = "at least two steps of an optimizer, or of weights that the program updates itself"
         hint = "let the script train a few steps, or mark them: --mark NAME"
         hint += f", one of {names}" if names else ""
     return InputError.of(job.command[0], f"rank {rank}", found, expected, hint)

@@ -100,6 +100,8 @@ class Recorder(TorchDispatchMode):
         How often a value was asked for that nobody knows, by what asked.
     counter
         Profiles the program while its calls are counted; every thread with operations takes it up, as backward's.
+    wrote
+        Is told of operations outside of backward that may write to weights, once there are gradients.
     """
 
     def __init__(self, fake: FakeTensorMode, exchange: Exchange) -> None:
@@ -110,6 +112,7 @@ class Recorder(TorchDispatchMode):
         self.table: dict[str, int] = {}
         self.assumed: Counter[str] = Counter()
         self.counter: Any = None
+        self.wrote: Any = None
         self.memo = memo.Memo(fake)
         self.reads = reads.Reads(self.assumed, self._write)
 
@@ -248,6 +251,8 @@ class Recorder(TorchDispatchMode):
         log = Log.current
         backward = direction()
         log.backward = log.backward or backward > 0
+        if self.wrote is not None and log.backward and not backward:
+            self.wrote(function, args, options)
         if not log.open:
             return
         number = None if entry is None else entry.number

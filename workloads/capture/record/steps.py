@@ -5,14 +5,17 @@ from __future__ import annotations
 import functools
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
-from torch.optim.optimizer import register_optimizer_step_post_hook
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
-from prestep.workloads.capture.record import host_arithmetic, owners
+from prestep.workloads.capture.record import host_arithmetic, owners, values
 from prestep.workloads.capture.record.dispatch import Recorder
 from prestep.workloads.capture.record.graphs import Graph
 from prestep.workloads.capture.record.marks import Marks
@@ -248,10 +251,38 @@ def watch(recorder: Recorder, wanted: int, stop: bool, mark: str) -> Steps:
             Log.current.backward = False
             steps.update(optimizer)
 
+    def begins(*_: Any) -> None:
+        recorder.wrote = None  # who has an optimizer updates nothing by hand
+
+    register_optimizer_step_pre_hook(begins)
     register_optimizer_step_post_hook(updated)
+    recorder.wrote = functools.partial(_wrote, steps)
     Graph.recorded, Graph.replayed = steps.begin_again, steps.replay
     _follow_backward(recorder, steps)
     return steps
+
+
+def _wrote(steps: Steps, function: Any, arguments: Any, options: Any) -> None:
+    """Takes what a program writes to weights with gradients for an update, where no optimizer of PyTorch's has any."""
+    tensors = values.written(function, arguments, options)
+    if not tensors or steps.mark:
+        return
+    storages = steps.recorder.storages
+    leaves = {*map(storages.number, filter(_has_gradient, tensors))}
+    known = {storages.number(each): each for each in _weights(owners.modules())}
+    if leaves - {0} or known.keys() & {*map(storages.number, tensors)} - {0}:
+        steps.weights[0] = sum(each.numel() for each in known.values())
+        Log.current.backward = False
+        steps.boundary()
+
+
+def _weights(found: Iterable[torch.nn.Module]) -> Iterator[torch.Tensor]:
+    for module in found:
+        yield from filter(_has_gradient, module.parameters(recurse=False))
+
+
+def _has_gradient(tensor: torch.Tensor) -> bool:
+    return tensor.is_leaf and tensor.grad is not None
 
 
 #: Place of `create_graph` among the arguments of `_engine_run_backward` (torch/autograd/graph.py).
