@@ -161,3 +161,45 @@ def test_prediction_layers_of_another_kind_are_refused(tmp_path: Path) -> None:
     more = 'cfg.model.mtp_num_layers = 1\n    cfg.model.mtp_hybrid_override_pattern = "M*E"'
     with pytest.raises(InputError, match="mtp_hybrid_override_pattern"):
         parameters(tmp_path, more)
+
+
+def test_a_layout_of_nothing_is_no_layout(tmp_path: Path) -> None:
+    """A function that returns None for one stage leaves the cut to Megatron."""
+    path = tmp_path / "bridge.py"
+    call = "cfg.model.pipeline_model_parallel_layout = by_table(1, 1)"
+    path.write_text(HEAD.replace("LAYOUT", call).replace("VPP", "None"))
+    path.write_text(path.read_text().replace("size = 4", "size = 1"))
+    scenario = load_scenario(path, ("cluster.name=dgx-h100",))
+    assert scenario.megatron.pipeline_layout is None
+
+
+def test_a_name_that_a_file_imports_is_its_function(tmp_path: Path) -> None:
+    """Old names of recipes are imports of new ones: `from .new import f as g`."""
+    recipe(tmp_path, "pass")
+    old = tmp_path / "old.py"
+    renamed = "from .bridge import deepseek_v3_pretrain_config as old_config\n"
+    old.write_text(f"import megatron.bridge\n{renamed}")
+    chosen = ("cluster.name=dgx-h100-superpod", "recipe.function=old_config")
+    made = load_scenario(old, (*chosen, "training.global_batch=128"))
+    assert made.model.name == "deepseek-v3" and made.parallel.pp == 4
+
+
+def test_ends_of_layers_with_two_parts(tmp_path: Path) -> None:
+    """Megatron counts Qwen3-Next's 48 layers; linear attention and its experts are two letters of ours."""
+    text = HEAD.replace("deepseek-ai/DeepSeek-V3", "Qwen/Qwen3-Next-80B-A3B-Instruct")
+    ends = "cfg.model.num_layers_in_first_pipeline_stage = 9"
+    path = tmp_path / "next.py"
+    path.write_text(text.replace("LAYOUT", ends).replace("VPP", "None"))
+    said = layout_of(recipes.read(recipes.document_of(path)))
+    assert [part.count("t") for part in str(said).split("|")] == [18, 26, 26, 26]
+
+
+@pytest.mark.parametrize("choice", ['{"lora", "dora"}', '["lora", "dora"]'])
+def test_arguments_with_a_default_decide_a_branch(choice: str, tmp_path: Path) -> None:
+    """`if isinstance(scheme, str) and scheme.lower() in {...}` of an argument that nobody gives."""
+    more = f"if isinstance(scheme, str) and scheme.lower() in {choice}:\n        cfg.train.global_batch_size = 96"
+    path = tmp_path / "bridge.py"
+    text = HEAD.replace("LAYOUT", more).replace("VPP", "None")
+    path.write_text(text.replace("config():", 'config(scheme: str = "LoRA"):'))
+    read = recipes.read(recipes.document_of(path))
+    assert read.settings["training.global_batch"].value == 96

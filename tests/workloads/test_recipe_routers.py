@@ -107,3 +107,10 @@ def test_a_router_that_was_trained_stays_open(tmp_path: Path) -> None:
     """Fine-tuning begins with a finished router, of whose balance the recipe says nothing."""
     tuned = bridged(tmp_path, "openai/gpt-oss-20b", task="sft")
     assert tuned.parallel.imbalance == "uniform" and tuned.parallel.natural_routing
+
+
+def test_graphs_of_scans(tmp_path: Path) -> None:
+    """Megatron captures Mamba's layers by a name of their own."""
+    graphs = ('cuda_graph_impl = "transformer_engine"', 'cuda_graph_scope = ["mamba"]')
+    made = bridged(tmp_path, "Qwen/Qwen3-30B-A3B", *graphs)
+    assert made.megatron.cuda_graph_scope == ("mamba",)

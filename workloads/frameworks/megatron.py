@@ -18,11 +18,11 @@ from prestep.workloads.frameworks._megatron_optimizer import (
     shards,
     zero2,
 )
+from prestep.workloads.frameworks._megatron_pipeline import chunks, groups, layout
 from prestep.workloads.frameworks._pytorch_trainer import no_root
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.adapter import USUAL
 from prestep.workloads.job.layout import axis_order, splits_backward
-from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.models import hybrid
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.models.projections import passed_over, projections_of
@@ -67,19 +67,6 @@ def _adapter_caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
         yield "adapters beside experts follow their source: no step with them was measured"
 
 
-def _chunks(s: JobSpec) -> Iterator[Mistake]:
-    """Megatron interleaves virtual stages, of which it wants two or more; DeepSpeed's engine has none."""
-    p = s.parallel
-    if p.schedule != "interleaved" or p.pp == 1:
-        return
-    if s.training.framework == "deepspeed":
-        hint = "DeepSpeed's TrainSchedule does not interleave (deepspeed/runtime/pipe/schedule.py)"
-        yield Mistake(s.where, "parallel.schedule", '"interleaved"', '"1f1b"', hint)
-    elif p.vpp == 1:
-        hint = 'or parallel.schedule = "1f1b", as Megatron runs one stage a rank'
-        yield Mistake(s.where, "parallel.vpp", "1", "2 or more", hint)
-
-
 def _order(s: JobSpec) -> Iterator[Mistake]:
     """Layers with experts lie on a grid of their own, whose pipelines must be the other layers' (`RankGenerator`)."""
     p = s.parallel
@@ -114,32 +101,6 @@ def _experts(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     if s.parallel.tp > 1 and not s.parallel.sequence_parallel:
         hint = "Megatron wants it for experts beside tensor parallelism"
         yield Mistake(s.where, "parallel.sequence_parallel", "false", "true", hint)
-
-
-def _layout(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
-    """A cut of one's own: as many stages, layers and predictions as there are."""
-    text, p, where = s.megatron.pipeline_layout, s.parallel, s.where
-    if text is None:
-        return
-    key, found = "megatron.pipeline_layout", f'"{text}"'
-    try:
-        made = pipeline_layout(text)
-    except ValueError as error:
-        hint = 'as in "Et*3|(tt|)*29,m|L"'
-        yield Mistake(where, key, found, f"a layout of stages: {error}", hint)
-        return
-    for name in ("account_for_embedding", "account_for_loss"):
-        if getattr(s.megatron, name):
-            expected = "false: pipeline_layout says what is where"
-            yield Mistake(where, f"megatron.{name}", "true", expected)
-    counts = (
-        ("stages", len(made.stages), p.pp * p.vpp, "pp x vpp"),
-        ("layers (t)", made.count("t"), model.layers, "model.layers"),
-        ("predictions (m)", made.count("m"), model.mtp_layers, "model.mtp_layers"),
-    )
-    for name, count, wanted, source in counts:
-        if count != wanted:
-            yield Mistake(where, key, f"{count} {name}", f"{source} = {wanted}")
 
 
 def _loads(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
@@ -328,7 +289,11 @@ FRAMEWORK = Framework(
             "parallel parallel.offload parallel.data_parallel training.optimizer",
             offloaded,
         ),
-        ("parallel parallel.pp parallel.vpp parallel.schedule", _chunks),
+        ("parallel parallel.pp parallel.vpp parallel.schedule", chunks),
+        (
+            "megatron.microbatch_group_size_per_vp_stage parallel parallel.pp parallel.schedule training",
+            groups,
+        ),
         (
             "megatron megatron.use_precision_aware_optimizer parallel.data_parallel parallel.offload "
             "training.optimizer training.framework",
@@ -376,7 +341,7 @@ FRAMEWORK = Framework(
         (
             "megatron.pipeline_layout megatron.account_for_embedding megatron.account_for_loss "
             "parallel.pp parallel.vpp model.layers model.mtp_layers",
-            _layout,
+            layout,
         ),
     ),
     refusals=refusals,

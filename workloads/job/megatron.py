@@ -9,7 +9,15 @@ from typing import ClassVar, Literal
 from prestep.sim.strict import key
 
 RecomputedModule = Literal[
-    "core_attn", "layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts"
+    "core_attn",
+    "layernorm",
+    "mla_up_proj",
+    "mlp",
+    "moe",
+    "moe_act",
+    "shared_experts",
+    "gdn_norm_out",
+    "mhc",
 ]
 GraphedModule = Literal[
     "attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"
@@ -246,6 +254,12 @@ class Megatron:
         "the embedding counts as a layer of a stage",
     )
     account_for_loss: bool = staged(False, "the loss counts as a layer of a stage")
+    microbatch_group_size_per_vp_stage: int | None = engine(
+        None,
+        "microbatches that a stage runs before the next of its rank; none: pp",
+        low=1,
+        wants="parallel.pp > 1; interleaved",
+    )
     pipeline_layout: str | None = staged(
         None,
         'stages by hand, as in "Et*3|(tt|)*29,m|L": E embedding, t layer, m multi-token prediction, L loss',

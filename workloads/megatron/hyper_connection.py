@@ -14,7 +14,11 @@ from prestep.workloads.megatron.elementwise import pass_over, unsaved
 from prestep.workloads.megatron.shard import Shard
 from prestep.workloads.models import compressed
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.torch.activation_checkpoint import detached
+from prestep.workloads.torch.activation_checkpoint import (
+    detached,
+    discarded,
+    replayed,
+)
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -70,6 +74,7 @@ class HyperConnection(Module):
         super().__init__()
         self.m, self.weights = m, compressed.mixing(m.streams)
         self.kernels = FUSED if s.options.use_fused_mhc else NATIVE
+        self.again = "mhc" in s.options.recompute_modules
         self.mapping = self.add(t, self.weights, m.residual, name="mapping_proj")
         self.scales = self.add(t, 3, name="mhc_alpha")
         self.offsets = self.add(t, self.weights, name="mhc_bias")
@@ -77,8 +82,9 @@ class HyperConnection(Module):
     def into(self, t: Tape, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """The part's input; the streams and the mixing weights, which `out` takes."""
         mapped, joined, kept = _thrice(t, x)
-        h = self._mapped(t, mapped)
-        return self._joined(t, joined, h), kept, h
+        h = discarded(t, lambda given: self._mapped(t, given), mapped, self.again)
+        y = discarded(t, lambda given: self._joined(t, given, h), joined, self.again)
+        return y, kept, h
 
     def out(self, t: Tape, y: Tensor, x: Tensor, h: Tensor) -> Tensor:
         """Streams mixed, and the part's output in each of them."""
@@ -93,7 +99,11 @@ class HyperConnection(Module):
             self._pass(t, moves.added_back, g.elements)
             return [t.empty(shape) for shape in shapes]
 
-        return t.apply(z, [x, y, h], backward)
+        made = t.apply(z, [x, y, h], backward)
+        if not self.again:
+            return made
+        # All layers of a stage are one block (mhc_recompute_layer_num), whose streams are made again.
+        return replayed(t, made, lambda: self._pass(t, moves.added, x.elements))
 
     def _mapped(self, t: Tape, x: Tensor) -> Tensor:
         """Mixing weights of every token."""

@@ -23,6 +23,7 @@ from prestep.workloads.megatron.shard import Shard, kept, whole
 from prestep.workloads.models import hybrid
 from prestep.workloads.models.hybrid import Sizes
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.activation_checkpoint import discarded
 from prestep.workloads.torch.scans import (
     NORMS,
     WIDE,
@@ -102,10 +103,14 @@ class Delta(DeltaWeights):
         mixed = measured(t, "fla_conv1d", mixed, [mixed], self._shape)
         mixed = self._prepared(t, mixed)
         y = self._scan(t, mixed)
-        y = gated_by_head(t, y, self.norm)
-        y = batch_first(t, y)
+        again = "gdn_norm_out" in self.s.options.recompute_modules
+        y = discarded(t, lambda given: self._normed(t, given), y, again)
         y = _to_sequence(t, y, self.s)
         return adapted_row(t, y, self.output, self.out, self.s)
+
+    def _normed(self, t: Tape, x: Tensor) -> Tensor:
+        """The scan's result normed and gated, in the order of the sequence."""
+        return batch_first(t, gated_by_head(t, x, self.norm))
 
     def _project(self, t: Tape, x: Tensor) -> Tensor:
         """All that convolution and scan want of the tokens."""

@@ -17,6 +17,7 @@ from prestep.workloads.megatron.rank import Place, Rank
 from prestep.workloads.parallel.group import send_recv, transfer
 from prestep.workloads.parallel.pipeline import layers_of_stages
 from prestep.workloads.schedules import _lockstep, checked, rank_of_stages
+from prestep.workloads.schedules.interleaved import grouped
 from prestep.workloads.schedules.runtime import (
     Batch,
     Compute,
@@ -199,7 +200,8 @@ def _issued(
     if p.schedule != "interleaved":
         return in_order(module, p.pp, microbatches, chunks, pairs=True)
     overlap = scenario.megatron.overlap_p2p_comm
-    rows = [module.actions(rank, p.pp, microbatches, chunks) for rank in range(p.pp)]
+    width = scenario.megatron.microbatch_group_size_per_vp_stage
+    rows = [grouped(rank, p.pp, microbatches, chunks, width) for rank in range(p.pp)]
     return [interleaved(rank, row, owner, overlap) for rank, row in enumerate(rows)]
 
 

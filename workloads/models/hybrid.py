@@ -62,6 +62,17 @@ class Sizes:
         )
 
 
+def letters_of_layer(pattern: str) -> int:
+    """Letters of what Megatron counts as one layer: linear attention has its feed-forward in the same one (GPTModel).
+
+    Examples
+    --------
+    >>> letters_of_layer("GEGE*E"), letters_of_layer("ME*EM-")
+    (2, 1)
+    """
+    return 2 if set(pattern) & set(LINEAR) else 1
+
+
 def sizes_of(m: ModelSpec, part: str) -> Sizes:
     """Of a layer with that letter."""
     if part == MAMBA:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import get_args
 
+from prestep.workloads.job.megatron import GraphedModule, RecomputedModule
 from prestep.workloads.precision import precision
 from prestep.workloads.recipes import _adapter, _models
 from prestep.workloads.recipes._documents import Document
@@ -13,8 +15,8 @@ from prestep.workloads.recipes._rules import rules, written
 
 RULES = Path(__file__).with_suffix(".toml")
 #: Parts of a layer that selective recomputation names.
-MODULES = ("layernorm", "mla_up_proj", "mlp", "moe", "moe_act", "shared_experts")
-GRAPHED = ("attn", "mlp", "moe_router", "moe_preprocess", "full_iteration")
+MODULES = tuple(part for part in get_args(RecomputedModule) if part != "core_attn")
+GRAPHED = get_args(GraphedModule)
 #: Keys that pack samples.
 PACKING = (
     "packed_sequence_specs",

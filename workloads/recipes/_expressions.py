@@ -31,7 +31,7 @@ class Expressions:
             return node.value
         if isinstance(node, ast.Name):
             return env[node.id] if node.id in env else self.named(node.id)
-        if isinstance(node, ast.List | ast.Tuple):
+        if isinstance(node, ast.List | ast.Tuple | ast.Set):
             return [self.value(item, env) for item in node.elts]
         if isinstance(node, ast.Call):
             return self._call(node, env)
@@ -105,7 +105,10 @@ class Expressions:
         }
         result = None
         if isinstance(node.func, ast.Name):
-            result = self._function(node, node.func.id, args, keywords)
+            function = self.function(node.func.id)
+            if function is not None:
+                return function(args, keywords)  # None, too, is what it returns
+            result = self._built_in(node, args)
         elif isinstance(node.func, ast.Attribute):
             result = self._method(node, node.func, env, args, keywords)
         if result is not None:
@@ -119,13 +122,9 @@ class Expressions:
             text = str(plain(first))
         return self._made(text, args, keywords, node)
 
-    def _function(
-        self, node: ast.Call, name: str, args: list[Any], keywords: dict[str, Any]
-    ) -> Any:
-        """What a function of this file returns, or one of Python's; None for any other."""
-        function = self.function(name)
-        if function is not None:
-            return function(args, keywords)
+    @staticmethod
+    def _built_in(node: ast.Call, args: list[Any]) -> Any:
+        """What one of Python's functions returns; None for any other."""
         known = _values.built_in(node, args)
         if isinstance(known, Unknown) and isinstance(args[1], str):
             known = _sized(args[0], args[1]) or known

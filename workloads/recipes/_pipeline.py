@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
+from prestep.workloads.models import hybrid
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._models import part
 from prestep.workloads.recipes._reading import Recipe, shown
@@ -88,7 +89,8 @@ def ends(
     get_num_layers_to_build).
     """
     pp, vpp = draft.get("parallel.pp", 1), draft.get("parallel.vpp", 1)
-    layers = layers_of(draft)
+    letters = hybrid.letters_of_layer(str(part(draft, "layer_pattern") or ""))
+    layers = layers_of(draft) // letters
     if (first is None and last is None) or pp == 1 or not layers:
         return
     others = pp - 2 + [first, last].count(None)
@@ -101,7 +103,7 @@ def ends(
         expected = f"stages that share the other {rest} of {layers} layers evenly over {others} ranks of {vpp}"
         draft.wrong(where, said, f"{ranks[0]} first, {ranks[-1]} last", expected)
         return
-    layout = _layout(ranks, vpp, predicting(draft))
+    layout = _layout([count * letters for count in ranks], vpp, predicting(draft))
     draft.set("megatron.pipeline_layout", layout, said, where)
 
 

@@ -21,16 +21,20 @@ from prestep.workloads.recipes._values import Made, called, plain
 def read_function(path: Path, text: str, name: str) -> tuple[Document, tuple[str, ...]]:
     """What a function returns, as flat keys; and statements whose conditions are not known.
 
+    A name that the file imports is the function that it stands for.
+
     Raises
     ------
     InputError
         If there is no such function, or it returns nothing with keys.
     """
     reader = Reader(path, text)
-    if name not in reader.functions:
+    found = reader.written(name)
+    if found is None:
         raise InputError(unknown(str(path), "function", name, reader.functions))
+    owner, function = found
     try:
-        made = reader.call(reader.functions[name], [], {})
+        made = owner.call(function, [], {})
     except RecursionError:
         raise InputError.of(str(path), name, files.DEEP, "Python") from None
     if not isinstance(made, Made):
@@ -48,7 +52,7 @@ def read_function(path: Path, text: str, name: str) -> tuple[Document, tuple[str
     if left:  # what they set would be our default
         raise InputError(_unfollowed(text) for text in left)
     passed = (*reader.shared.open, *reader.shared.deciding)
-    return Document(path, "python", entries, text, name), passed
+    return Document(path, "python", entries, text, function.name), passed
 
 
 def _flat(made: Made, prefix: str) -> Iterator[tuple[str, Entry]]:

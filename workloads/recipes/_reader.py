@@ -75,10 +75,10 @@ class Reader(Expressions):
         }
 
     def function(self, name: str) -> Function | None:
-        found = self._written(name)
+        found = self.written(name)
         return None if found is None else partial(found[0].call, found[1])
 
-    def _written(
+    def written(
         self, name: str, depth: int = 0
     ) -> tuple[Reader, ast.FunctionDef] | None:
         """A function by the name that it has in this file, with the reader of the file that it is written in."""
@@ -90,7 +90,7 @@ class Reader(Expressions):
         other = self._imported(source)
         if other is None:
             return None
-        return other._written(source.name, depth + 1)
+        return other.written(source.name, depth + 1)
 
     def _imported(self, source: _documents.Source) -> Reader | None:
         """The reader of a file that this one imports from, if it is there."""

@@ -28,29 +28,43 @@ def uneven(name: str, ranks: int, microbatches: int, where: str) -> Iterator[Mis
 
 @dataclass(frozen=True)
 class _Rounds:
-    """The order in which the microbatches of a rank visit its chunks; `width` of them make a round."""
+    """The order in which the microbatches of a rank visit its chunks.
+
+    `width` of them make a round; the last round has what is left.
+    """
 
     rank: int
     ranks: int
+    microbatches: int
     chunks: int
     width: int
 
     def action(self, kind: str, index: int) -> Action:
         """The action number `index` of a kind."""
-        chunk = index // self.width % self.chunks
+        before, within = divmod(index, self.width * self.chunks)
+        done = before * self.width
+        width = min(self.width, self.microbatches - done)
+        chunk, microbatch = divmod(within, width)
         local = chunk if kind == "F" else self.chunks - 1 - chunk
-        done = self.width * (index // (self.width * self.chunks))
-        stage = local * self.ranks + self.rank
-        return Action(stage, kind, done + index % self.width)
+        return Action(local * self.ranks + self.rank, kind, done + microbatch)
 
 
 def walk(
-    rank: int, ranks: int, microbatches: int, chunks: int, hop: int, split: bool
+    rank: int,
+    ranks: int,
+    microbatches: int,
+    chunks: int,
+    hop: int,
+    split: bool,
+    width: int | None = None,
 ) -> tuple[Action, ...]:
-    """The actions of one rank that warms up `hop` forwards more than the next rank; `split`: backwards are I and W."""
-    width = microbatches // rounds(ranks, microbatches)
+    """The actions of one rank that warms up `hop` forwards more than the next rank.
+
+    `split`: backwards are I and W; `width`: microbatches of a round, equal rounds of about one for each rank without.
+    """
+    width = width or microbatches // rounds(ranks, microbatches)
     total = microbatches * chunks
-    action = _Rounds(rank, ranks, chunks, width).action
+    action = _Rounds(rank, ranks, microbatches, chunks, width).action
     warmup = min((chunks - 1) * width + hop * (ranks - 1 - rank), total)
     order = [action("F", index) for index in range(warmup)]
     # Rank r holds back r weight gradients, to fill its own bubble at the end.

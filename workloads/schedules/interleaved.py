@@ -25,4 +25,14 @@ def actions(
     rank: int, ranks: int, microbatches: int, chunks: int
 ) -> tuple[Action, ...]:
     """The actions of one rank: two more warm-up forwards for every rank that follows."""
-    return walk(rank, ranks, microbatches, chunks, hop=2, split=False)
+    return grouped(rank, ranks, microbatches, chunks, None)
+
+
+def grouped(
+    rank: int, ranks: int, microbatches: int, chunks: int, width: int | None
+) -> tuple[Action, ...]:
+    """The same with `width` microbatches of a chunk before the next one; the last group has what is left.
+
+    Megatron's microbatch_group_size_per_vp_stage. None: as many as there are ranks, or a little more.
+    """
+    return walk(rank, ranks, microbatches, chunks, hop=2, split=False, width=width)
