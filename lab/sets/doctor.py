@@ -210,9 +210,13 @@ def _threads(path: Path) -> Iterator[Case]:
 
 
 def named(diagnosis: Diagnosis) -> tuple[str, ...]:
-    """The first two causes that are named of a log: as likely, or by its lines; `normal` where there is none."""
-    ranked = [suspect.name for group in diagnosis.suspects for suspect in group]
-    return tuple(dict.fromkeys([*ranked, *diagnosis.signs]))[:NAMED] or (NORMAL,)
+    """The first two causes that are named of a log: by its lines, or as likely; `normal` where there is none."""
+    ranked = [suspect for group in diagnosis.suspects for suspect in group]
+    shown = [suspect.name for suspect in ranked if suspect.signs]
+    likely = [suspect.name for suspect in ranked if not suspect.signs]
+    better = ["wrong-choice"] if diagnosis.faster else []
+    named = dict.fromkeys([*shown, *diagnosis.signs, *likely, *better])
+    return tuple(named)[:NAMED] or (NORMAL,)
 
 
 def _others(path: Path) -> Iterator[Case]:

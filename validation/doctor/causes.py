@@ -6,7 +6,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,16 @@ from pathlib import Path
 import numpy as np
 
 from prestep.sim import plugins
-from prestep.validation.doctor import faults
+from prestep.validation.doctor import choices, faults
+from prestep.validation.doctor.host_lines import (
+    far_nics,
+    few_nics,
+    nics_of,
+    slow_nic,
+)
 from prestep.validation.doctor.sweep import Change, Situation
 
 GROUP = "prestep.causes"
-#: Lines that list NICs: those that NCCL uses, and those that it was told to use (not: all but these, or by prefix).
-_USED = re.compile(r"NET/(?:IB|OFI) : Using ((?:\[\d+\]\S+\s*)+)")
-_WANTED = re.compile(r"NCCL_IB_HCA set to ((?:=?\w+_\d+(?::\d+)?,?)+)\s*$")
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,6 @@ def causes() -> dict[str, Cause]:
         else plugins.imported_plugin(plugin).CAUSE
         for name, plugin in plugins.plugins_in(GROUP, own).items()
     }
-
-
-def nics_of(here: Situation) -> tuple[str, ...]:
-    """The NICs of the first host; none where only one host was measured."""
-    fabric = here.fabric
-    first = fabric.host_of(here.gpus[0]) if here.hosts > 1 else ""
-    return tuple(nic for nic in fabric.nic_numbers if fabric.host_of(nic) == first)
 
 
 def _numbered(here: Situation, numbers: Sequence[int]) -> str:
@@ -133,17 +128,16 @@ def _nic_missing(here: Situation) -> Sequence[Change]:
     )
 
 
-def _few_nics(here: Situation, line: str) -> bool:
-    """Whether a line lists fewer NICs than a host has."""
-    if match := _USED.search(line):
-        return match[1].count("[") < len(nics_of(here))
-    match = _WANTED.search(line)
-    return match is not None and match[1].count(",") + 1 < len(nics_of(here))
-
-
 def _nic_slow(here: Situation) -> Sequence[Change]:
+    """A NIC, or all of them; where they have a port in each of several planes, one plane down."""
     one, every = _slower("one NIC", "nic[0]", local=True), _slower("every NIC", "nic")
-    return (*one, *every) if nics_of(here) else ()
+    plane = Change("a plane is down", {"plane0": "off"})
+    return (*one, *every, plane) if nics_of(here) else ()
+
+
+def _told_by_lines(here: Situation) -> Sequence[Change]:
+    """None: nothing says how much it costs, so only lines of a log show it."""
+    return ()
 
 
 def _no_gpudirect(here: Situation) -> Sequence[Change]:
@@ -192,15 +186,20 @@ def _sharp_off(here: Situation) -> Sequence[Change]:
 
 
 def _slow_host(here: Situation) -> Sequence[Change]:
-    clocks = tuple(
+    return (
+        _slower("one host's NICs", "nic[host0]", local=True) if here.hosts > 1 else ()
+    )
+
+
+def _throttled(here: Situation) -> Sequence[Change]:
+    """GPUs that run below their clock; collectives alone hardly notice."""
+    places = (("one host", "gpu[host0].clock"), ("all hosts", "gpu.clock"))
+    return tuple(
         Change(f"GPUs of {whose} at {share:.0%} of their clock", {key: f"{share}x"})
-        for whose, key in (("one host", "gpu[host0].clock"), ("all hosts", "gpu.clock"))
+        for whose, key in (places if here.hosts > 1 else places[1:])
         for share in (0.85, 0.7)
         if here.steps
     )
-    if here.hosts < 2:
-        return clocks[2:]
-    return (*_slower("one host's NICs", "nic[host0]", local=True), *clocks)
 
 
 def _slow_rail(here: Situation) -> Sequence[Change]:
@@ -221,7 +220,9 @@ def _wrong_choice(here: Situation) -> Sequence[Change]:
     """Another algorithm or protocol than NCCL's own choice."""
     ran = _algorithms(here)
     algorithms = () if ran <= {"pairwise", "p2p", ""} else ("ring", "tree")
+    logged = choices.logged(here)
     return (
+        *([Change("NCCL runs what its log says", by_row=logged)] if logged else []),
         *(
             Change(f"NCCL runs {algo}s only", nccl={"algo": algo})
             for algo in algorithms
@@ -256,11 +257,21 @@ CAUSES = {
         _few_channels,
         signs=(r"NCCL_(MAX_NCHANNELS|MAX_NRINGS|MAX_CTAS) set by environment to \d+",),
     ),
+    "lossy_network": Cause(
+        "packets that are lost or held back",
+        "on RoCE PFC and ECN of NICs and switches (`mlnx_qos -i IFACE`, `cma_roce_tos`, NCCL_IB_TC); counters of "
+        "`ethtool -S` and hw_counters that grow during a run (out_of_sequence, rx_discards_phy); adaptive routing",
+        _told_by_lines,
+        signs=(
+            r"(rx_discards_phy|out_of_sequence|packet_seq_err|local_ack_timeout_err|roce_adp_retrans)\s*:\s*[1-9]",
+            r"retry exceeded|status=12\b",
+        ),
+    ),
     "nic_missing": Cause(
         "NICs missing, or not used",
         "compare `NET/IB : Using` of every host (NCCL_DEBUG=INFO), NCCL_IB_HCA and `ibstat` (State: Active)",
         _nic_missing,
-        shows=_few_nics,
+        shows=few_nics,
         reports=1,
     ),
     "nic_slow": Cause(
@@ -268,7 +279,8 @@ CAUSES = {
         "on every host `ibstat` (Rate), `ethtool IFACE` (Speed) and `lspci -vv` of the NIC (LnkSta: Width, Speed; "
         "downgraded); then nccl-tests on pairs of hosts, to find which",
         _nic_slow,
-        signs=(r"speed degraded", r"downgraded"),
+        signs=(r"speed degraded",),
+        shows=slow_nic,
         reports=1,
     ),
     "no_gpudirect": Cause(
@@ -279,7 +291,9 @@ CAUSES = {
         signs=(
             r"via NET/IB/\d+(?!\S*GDRDMA)\S*\s*$",
             r"GPU Direct RDMA Disabled",
-            r"NCCL_NET_GDR_LEVEL set by environment to (LOC|0)\b",
+            r"NCCL_NET_GDR_(LEVEL set by environment to (LOC|0)|READ set by environment to 0)\b",
+            r"ACSCtl:\s*SrcValid\+",
+            r"disabling GDR",
         ),
         rules_out=(r"/GDRDMA",),
         reports=7,
@@ -295,6 +309,7 @@ CAUSES = {
         "on every host `lspci -vv` of GPUs, NICs and the switches between (LnkSta: Width, Speed), MaxReadReq, relaxed "
         "ordering, and the NIC's MAX_ACC_OUT_READ (`mlxconfig -d DEV q`)",
         _pcie_narrow,
+        signs=(r"LnkSta:.*downgraded",),
     ),
     "p2p_off": Cause(
         "P2P between the GPUs of a host is off",
@@ -304,6 +319,7 @@ CAUSES = {
         signs=(
             r"via SHM/",
             r"NCCL_P2P_DISABLE set by environment to 1",
+            r"P2P is disabled between|Could not enable P2P",
             r"NCCL_P2P_LEVEL set by environment to (LOC|0)\b",
         ),
         rules_out=(r"via P2P/",),
@@ -321,7 +337,8 @@ CAUSES = {
         "manager, IMEX on NVL72, and the driver's support of multicast",
         _sharp_off,
         signs=(
-            r"NVLS multicast support is not available",
+            r"NVLS multicast support is not available|Failed to bind NVLink SHARP",
+            r"nvidia-fabricmanager.*(inactive|failed)",
             r"NCCL_NVLS_ENABLE set by environment to 0",
             r"NCCL_COLLNET_ENABLE set by environment to 0",
         ),
@@ -329,8 +346,7 @@ CAUSES = {
     ),
     "slow_host": Cause(
         "a slow host",
-        "nccl-tests on pairs of hosts, to find which; then its NICs' rates, PCIe, BIOS (NPS, power), and clocks "
-        "(`nvidia-smi -q -d CLOCK,PERFORMANCE`)",
+        "nccl-tests on pairs of hosts, to find which; then its NICs' rates, PCIe and BIOS (NPS, power)",
         _slow_host,
     ),
     "slow_rail": Cause(
@@ -349,6 +365,7 @@ CAUSES = {
             r"via NET/Socket",
             r"NCCL_IB_DISABLE set by environment to 1",
             r"NCCL_NET set by environment to Socket",
+            r"Selected [Pp]rovider is (tcp|sockets|udp)",
         ),
         rules_out=(
             r"via NET/(IB|AWS|OFI|Libfabric)",
@@ -356,12 +373,21 @@ CAUSES = {
         ),
         reports=4,
     ),
+    "throttled": Cause(
+        "throttled GPUs: heat, or a power brake",
+        "`nvidia-smi -q -d CLOCK,PERFORMANCE,POWER` on every host under load: slowdown reasons, SM clock",
+        _throttled,
+        signs=(
+            r"(HW Slowdown|Thermal Slowdown|Power Brake Slowdown|Power Brake)\s*:\s*Active",
+        ),
+    ),
     "wrong_choice": Cause(
         "another algorithm or protocol than NCCL's own choice",
         "NCCL_ALGO, NCCL_PROTO, a tuner plug-in (NCCL_TUNER_PLUGIN) or its file; NCCL_DEBUG=INFO with "
         "NCCL_DEBUG_SUBSYS=INIT,TUNING prints what is chosen",
         _wrong_choice,
         signs=(r"NCCL_(ALGO|PROTO) set by environment to",),
+        shows=choices.differs,
     ),
     "wrong_numa": Cause(
         "a wrong NUMA or NPS setting",
@@ -369,6 +395,7 @@ CAUSES = {
         "says); bind ranks to the socket of their GPU (numactl, --cpu-bind), and give NCCL_TOPO_FILE in virtual "
         "machines",
         _wrong_numa,
+        shows=far_nics,
         reports=1,
     ),
 }

@@ -23,12 +23,20 @@ from prestep.sim.extras import lazily
 
 with lazily():
     from prestep import topologies
-    from prestep.sim import files
+    from prestep.sim import errors, files
     from prestep.sim.exchanges import collective as reports
     from prestep.sim.tools import doctor
     from prestep.topologies.edit import overrides as changes_of
     from prestep.validation.doctor import diagnosis as diagnoses
-    from prestep.validation.doctor import evidence, html, page, recognise, sweep
+    from prestep.validation.doctor import (
+        evidence,
+        html,
+        page,
+        recognise,
+        recorded,
+        stuck,
+        sweep,
+    )
     from prestep.validation.doctor import logs as readers
 
 GROUP = "Trust"
@@ -121,13 +129,44 @@ def nccl(logs: Sequence[Path], cluster: str | None, op: str, **options: Any) -> 
 def of_cluster(cluster: str, measured: Sequence[Path], op: str, **options: Any) -> None:
     """Is CLUSTER as fast as good machines by all EVIDENCE, and if not, why? Exit 1 if it is not.
 
-    EVIDENCE: logs of nccl-tests (any operations, sizes, hosts), NCCL_DEBUG lines, traces, and training logs with the
-    scenario or recipe that they ran.
+    EVIDENCE: logs of nccl-tests (any operations, sizes, hosts), NCCL_DEBUG lines, traces, dumps of flight recorders,
+    what nvidia-smi, ibstat, ethtool and lspci print, and training logs with the scenario or recipe that they ran.
     """
     found = evidence.read(measured, op.replace("-", "_"), options["hosts"])
     fabric = _fabric(cluster, options["hosts"] or found.run.hosts)
     found = found.with_rows(len(next(iter(fabric.gpus_by_host.values()))))
     _answer(found, _fabric(cluster, found.run.hosts), **options)
+
+
+@command.command(epilog="\b\nExamples:\n  prestep doctor hang nccl_trace_rank_*\n")
+@click.argument(
+    "dumps",
+    nargs=-1,
+    required=True,
+    metavar="DUMP...",
+    type=click.Path(path_type=Path, dir_okay=False),
+)
+@as_json
+@explained
+def hang(dumps: Sequence[Path], json_: bool) -> None:
+    """Which rank holds up a job, by the dumps of PyTorch's flight recorder, one a rank? Exit 1 if one does."""
+    opened = [(path, recorded.opened(path)[1]) for path in dumps]
+    others = [path for path, dump in opened if dump is None]
+    if others:
+        expected = (
+            "a dump of PyTorch's flight recorder (TORCH_FR_BUFFER_SIZE=2000) whose name ends in its rank, as PyTorch "
+            "writes it: nccl_trace_rank_0"
+        )
+        found = "another file, or a name without a number"
+        raise errors.InputError.of(others[0].name, "", found, expected)
+    late = stuck.delays([dump for _, dump in opened if dump is not None])
+    found = f"{len(opened)} ranks: none holds the others up"
+    show_result(
+        json_,
+        lambda: {"good": not late, "delays": [delay.to_json() for delay in late]},
+        lambda: "\n".join(map(str, late)) or found,
+    )
+    sys.exit(EXIT_OUTSIDE if late else 0)
 
 
 def _answer(
@@ -150,7 +189,7 @@ def _answer(
         )
     series = sweep.series_of(run.rows)
     here = sweep.Situation(fabric, settings, series, found.steps)
-    diagnosis = diagnoses.diagnosed(here, run.lines)
+    diagnosis = replace(diagnoses.diagnosed(here, run.lines), delays=found.delays)
     name = fabric.name if fabric is not None else ""
     if report is not None:
         files.write_text(report, html.render(diagnosis, run, name))

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from prestep.sim.costs.spreads import quantile
 from prestep.sim.errors import PrestepError
+from prestep.validation.doctor import choices
 from prestep.validation.doctor.causes import Cause, causes
 from prestep.validation.doctor.normal import Part, limit, parts_of
+from prestep.validation.doctor.stuck import Delay
 from prestep.validation.doctor.sweep import Change, Situation, Size, Sweep
 
 # A size counts as so far from its prediction at most: one that is further off does not outweigh the others.
@@ -91,12 +93,18 @@ class Diagnosis:
         Causes that a line of the log excludes.
     signs : dict
         Lines that show a cause.
+    delays : tuple of Delay
+        Ranks that hold others up, by what jobs recorded.
+    faster : tuple of str
+        Of a good log, what NCCL could have chosen and would be faster by what prestep predicts.
     """
 
     sweeps: tuple[Sweep, ...]
     suspects: tuple[tuple[Suspect, ...], ...] = ()
     ruled_out: Mapping[str, tuple[Sign, ...]] = field(default_factory=dict)
     signs: Mapping[str, tuple[Sign, ...]] = field(default_factory=dict)
+    delays: tuple[Delay, ...] = ()
+    faster: tuple[str, ...] = ()
 
     @property
     def parts(self) -> list[Part]:
@@ -104,10 +112,13 @@ class Diagnosis:
 
     @property
     def abnormal(self) -> bool:
-        """Whether a part of a sweep is slower than good machines are; without times, whether a line shows a cause."""
+        """Whether a part of a sweep is slower than good machines are; without times, whether a line shows a cause.
+
+        Or whether a rank holds others up.
+        """
         if self.sweeps:
-            return any(part.abnormal for part in self.parts)
-        return bool(self.signs)
+            return bool(self.delays) or any(part.abnormal for part in self.parts)
+        return bool(self.delays or self.signs)
 
     @property
     def leans(self) -> bool:
@@ -125,7 +136,8 @@ class Diagnosis:
 
 
 def diagnosed(here: Situation, lines: Sequence[Sign] = ()) -> Diagnosis:
-    """The log of a situation; `lines` are those that NCCL_DEBUG wrote."""
+    """The log of a situation; `lines` are those that NCCL_DEBUG and programs that look at hosts wrote."""
+    here = replace(here, lines=tuple(line.text for line in lines))
     signs = {
         name: shown
         for name, cause in causes().items()
@@ -137,6 +149,8 @@ def diagnosed(here: Situation, lines: Sequence[Sign] = ()) -> Diagnosis:
         if name not in signs and (found := _matching(cause.rules_out, lines))
     }
     plain = Diagnosis(here.sweeps, (), excluded, signs)
+    if not plain.abnormal and here.sizes:
+        plain = replace(plain, faster=choices.faster(here))
     if not plain.leans:
         return plain
     suspects = [

@@ -10,9 +10,16 @@ from pathlib import Path
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
 from prestep.validation.doctor import logs, training
+from prestep.validation.doctor.host_lines import TOOLS
 from prestep.validation.doctor.logs import Run
-from prestep.validation.doctor.recorded import HEAD, Recorded, is_recorded
-from prestep.validation.doctor.recorded import read as read_recorded
+from prestep.validation.doctor.recorded import (
+    HEAD,
+    UNTIMED,
+    Recorded,
+    is_recorded,
+    opened,
+)
+from prestep.validation.doctor.stuck import Delay, delays
 from prestep.validation.doctor.sweep import RECORDED
 from prestep.validation.doctor.training import Speed, Step
 from prestep.validation.formats import nccl_log, nccl_tests
@@ -24,8 +31,9 @@ from prestep.workloads.traces.collectives import SYNCHRONISING
 from prestep.workloads.traces.replay import Job, assemble
 
 KINDS = (
-    "a log of nccl-tests (text or -J), NCCL_DEBUG lines, a training log, a trace, JSON lines of NCCL's inspector, a "
-    "dump of PyTorch's flight recorder, or the scenario or recipe of a training log"
+    "a log of nccl-tests (text or -J), NCCL_DEBUG lines, what nvidia-smi, ibstat, ethtool or lspci print, a training "
+    "log, a trace, JSON lines of NCCL's inspector, a dump of PyTorch's flight recorder, or the scenario or recipe of a "
+    "training log"
 )
 #: What a scenario or a recipe ends in.
 SCENARIOS = (".toml", ".yaml", ".yml", ".sh", ".json", ".py")
@@ -34,11 +42,12 @@ _TRACE = re.compile(r'"(traceEvents|schemaVersion|deviceProperties)"')
 
 @dataclass(frozen=True)
 class Evidence:
-    """Everything that was measured: rows and lines of logs, collectives that jobs recorded, and training steps."""
+    """What was measured: rows and lines of logs, training steps, collectives that jobs recorded, who delays them."""
 
     run: Run
     steps: tuple[Step, ...] = ()
     recorded: tuple[Recorded, ...] = ()
+    delays: tuple[Delay, ...] = ()
 
     def with_rows(self, each: int) -> Evidence:
         """With the recorded collectives as rows, on hosts of so many GPUs."""
@@ -76,13 +85,17 @@ def read(paths: Sequence[Path], op: str = "", hosts: int | None = None) -> Evide
     recorded = kinds.get("trace", [])
     job = assemble(traces.read(recorded)) if recorded else None
     collectives = [*_met(job)] if job else []
-    for path in kinds.get("recorded", []):
-        collectives += read_recorded(path)
+    files = [opened(path) for path in kinds.get("recorded", [])]
+    collectives += (one for timed, _ in files for one in timed)
+    late = delays([dump for _, dump in files if dump is not None])
+    if files and not (collectives or late):
+        where = kinds["recorded"][0].name
+        raise InputError.of(where, "", "no collective with a time", UNTIMED)
     version = (job.nccl if job else "") or Nccl.version
     none = Run((), hosts=hosts or 0, version=version)
     run = logs.read(found, op, hosts) if found else none
     steps = tuple(Step(speed, scenarios[0]) for speed in speeds)
-    return Evidence(run, steps, tuple(collectives))
+    return Evidence(run, steps, tuple(collectives), late)
 
 
 def _speed(path: Path) -> Speed:
@@ -108,7 +121,7 @@ def _kind(path: Path) -> str:
         return "recorded"
     text = text_of(path, KINDS)
     plain = without_prefix(text)
-    if nccl_tests.is_log(text) or nccl_log.is_log(plain):
+    if nccl_tests.is_log(text) or nccl_log.is_log(plain) or TOOLS.search(text):
         return "log"
     if path.suffix == ".json" and _TRACE.search(text[:100_000]):
         return "trace"

@@ -24,6 +24,8 @@ def render(diagnosis: Diagnosis, run: Run, cluster: str) -> str:
 
 
 def _sections(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
+    late = [element("li", str(delay)) for delay in diagnosis.delays]
+    yield "ranks", "Ranks that hold others up", element("ul", *late) if late else ""
     yield "causes", "Causes, the likeliest first", _causes(diagnosis)
     yield "lines", "What the logs show", _lines(diagnosis)
     items = [element("li", page.part_line(part)) for part in diagnosis.parts]

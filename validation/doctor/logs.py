@@ -10,6 +10,7 @@ from pathlib import Path
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError, Mistake
 from prestep.validation.doctor.diagnosis import Sign
+from prestep.validation.doctor.host_lines import TOOLS
 from prestep.validation.formats import nccl_log, nccl_tests
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.nccl_tests_run import (
@@ -24,6 +25,11 @@ _SIZE = re.compile(r"nRanks (\d{1,7}) nNodes (\d{1,7})\b")
 _VERSION = re.compile(r"NCCL version (2\.\d+\.\d+)")
 _DEVICES = re.compile(r"NET/(?:IB|OFI|Socket) : Using (.*)")
 _VARIABLE = re.compile(r"NCCL_\w+ set by environment to")
+#: Columns that rccl-tests adds to a row: what ran, over how many channels.
+_RAN = re.compile(
+    r"^\s*(\d+)\s.*?\b(RING|TREE|NVLS\w*|COLLNET\w*|PAT)\s+(LL128|LL|SIMPLE)\s+(\d+)\s*$",
+    re.IGNORECASE,
+)
 
 
 @dataclass(frozen=True)
@@ -102,9 +108,9 @@ def _read(path: Path, op: str) -> Run:
     run = _of_lines(lines)
     if nccl_tests.is_log(text):
         return _with_times(run, path, op)
-    if not nccl_log.is_log(text):
+    if not (nccl_log.is_log(text) or TOOLS.search(text)):
         start = text.strip().split("\n")[0][:60]
-        expected = "nccl-tests' text or JSON, or NCCL_DEBUG=INFO lines"
+        expected = "nccl-tests' text or JSON, NCCL_DEBUG=INFO lines, or what nvidia-smi, ibstat, ethtool or lspci print"
         raise InputError.of(path.name, "", repr(start), expected)
     return run
 
@@ -148,11 +154,16 @@ def _variables(log: Parsed, path: Path) -> Iterator[Sign]:
 
 
 def _debug_lines(path: Path, text: str) -> Iterator[Sign]:
-    """The lines that NCCL_DEBUG wrote."""
+    """The lines that NCCL_DEBUG wrote, and those that say what a host has."""
     for number, line in enumerate(text.splitlines(), 1):
-        body = line.partition("NCCL INFO")[2].strip()
-        if body or _VARIABLE.search(line):
-            yield Sign(f"{path.name}:{number}", body or line.strip())
+        body = re.split(r"NCCL (?:INFO|WARN)", line, maxsplit=1)[-1].strip()
+        if body != line.strip() or _VARIABLE.search(line) or TOOLS.search(line):
+            yield Sign(f"{path.name}:{number}", body)
+        elif match := _RAN.match(line):
+            size, algo, proto, channels = match.groups()
+            ran = f"{size} Bytes -> Algo {algo} proto {proto}"
+            last = f"channel{{Lo..Hi}}={{0..{int(channels) - 1}}}"
+            yield Sign(f"{path.name}:{number}", f"{ran} {last}")
 
 
 def _of_lines(lines: Sequence[Sign]) -> Run:

@@ -18,6 +18,7 @@ from prestep.validation.doctor.causes import causes
 from prestep.validation.doctor.diagnosis import Diagnosis, Sign, Suspect
 from prestep.validation.doctor.logs import Run
 from prestep.validation.doctor.normal import Part, interval, slow
+from prestep.validation.doctor.stuck import DELAYS
 from prestep.validation.doctor.sweep import BANDWIDTH, LARGE, LATENCY, Size, Sweep
 from prestep.validation.formats.collective_rows import nccl_op
 
@@ -117,6 +118,10 @@ SCHEMA = words.titled(
         ),
         ruled_out=words.named(_SIGNS),
         signs=words.named(_SIGNS),
+        faster=words.items(
+            words.text(), "what NCCL could choose and would be faster, of a good log"
+        ),
+        delays=DELAYS,
         skipped=words.items(words.text(), "lines that could not be read"),
     ),
 )
@@ -138,6 +143,8 @@ def as_json(diagnosis: Diagnosis, run: Run, cluster: str) -> dict[str, Any]:
         ],
         "ruled_out": {k: _signs_json(v) for k, v in diagnosis.ruled_out.items()},
         "signs": {k: _signs_json(v) for k, v in diagnosis.signs.items()},
+        "faster": [*diagnosis.faster],
+        "delays": [delay.to_json() for delay in diagnosis.delays],
         "skipped": [str(mistake) for mistake in run.skipped],
     }
 
@@ -217,9 +224,14 @@ def _lines(diagnosis: Diagnosis, run: Run, cluster: str) -> Iterator[str]:
         yield from aligned([HEAD, *cells], left=(5, 6))
     yield ""
     yield verdict(diagnosis)
+    yield from (f"  {delay}" for delay in diagnosis.delays)
     yield from (f"  {part_line(part)}" for part in diagnosis.parts)
-    yield from _cause_lines(diagnosis)
     yield from _sign_lines(diagnosis)
+    yield from _cause_lines(diagnosis)
+    if diagnosis.faster:
+        yield "NCCL could choose better by what prestep predicts (NCCL_ALGO, NCCL_PROTO, NCCL_MIN_CTAS, or a tuner):"
+        yield from (f"  {one}" for one in diagnosis.faster)
+    yield from _ruled_out_lines(diagnosis)
     for mistake in run.skipped:
         yield f"skipped: {mistake}"
 
@@ -259,7 +271,9 @@ def size_cells(size: Size, sweep: Sweep) -> tuple[str, ...]:
 
 def verdict(diagnosis: Diagnosis) -> str:
     """The answer in a sentence: good and how surely, or not and by how much."""
-    if not diagnosis.sweeps:
+    if any(delay.hangs for delay in diagnosis.delays):
+        return f"not good: the job hangs, held up by {diagnosis.delays[0]}"
+    if not diagnosis.sweeps and not diagnosis.delays:
         return "no times in the log: " + (
             "its lines show a cause" if diagnosis.signs else "its lines show no cause"
         )
@@ -267,6 +281,8 @@ def verdict(diagnosis: Diagnosis) -> str:
         hidden = percent((diagnosis.resolution or 1.0) - 1.0)
         return f"good: as fast as good machines of this kind (what costs less than {hidden} may hide)"
     slowest = [part for part in diagnosis.parts if part.abnormal]
+    if not slowest:
+        return f"not good: {diagnosis.delays[0]}"
     worst = max(part.ratio for part in slowest)
     named = ", ".join(f"{_sizes(part)} {BOUND.get(part.name, '')}" for part in slowest)
     return f"not good: {worst:.2f} times as long as predicted ({named.strip()})"
@@ -318,5 +334,8 @@ def _sign_lines(diagnosis: Diagnosis) -> Iterator[str]:
             yield f"the log shows: {known[name].title} ({signs[0].where}: {signs[0].text})"
             if diagnosis.abnormal:
                 yield f"     check: {known[name].check}"
+
+
+def _ruled_out_lines(diagnosis: Diagnosis) -> Iterator[str]:
     for name, signs in diagnosis.ruled_out.items():
-        yield f"ruled out: {known[name].title} ({signs[0].where}: {signs[0].text})"
+        yield f"ruled out: {causes()[name].title} ({signs[0].where}: {signs[0].text})"

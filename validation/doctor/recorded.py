@@ -18,6 +18,7 @@ from typing import Any, NamedTuple
 
 from prestep.sim import files
 from prestep.sim.errors import InputError
+from prestep.validation.doctor.stuck import Dump, dump_of
 from prestep.workloads.traces.collectives import KERNEL_OPS, OPS, SIZES
 
 #: Operations whose bytes are those of one rank, where nccl-tests counts those of all.
@@ -59,19 +60,33 @@ def _is_dump(head: bytes) -> bool:
 
 
 def read(path: Path) -> list[Recorded]:
-    """The collectives of a file.
+    """The collectives of a file that were timed.
 
     Raises
     ------
     InputError
         If it is damaged, or has no collective with a time.
     """
+    collectives, _ = opened(path)
+    if not collectives:
+        raise InputError.of(path.name, "", "no collective with a time", UNTIMED)
+    return collectives
+
+
+def opened(path: Path) -> tuple[list[Recorded], Dump | None]:
+    """The collectives of a file that were timed, and what a dump says of its rank.
+
+    Raises
+    ------
+    InputError
+        If it is damaged.
+    """
     try:
         raw = path.read_bytes()
         if _is_dump(raw[:HEAD]):
-            collectives = list(_of_dump(_loaded(raw)))
-        else:
-            collectives = list(_of_inspector(raw.decode("utf-8")))
+            content = _loaded(raw)
+            return list(_of_dump(content)), dump_of(path, content)
+        return list(_of_inspector(raw.decode("utf-8"))), None
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         expected = (
             "JSON lines of NCCL's inspector, or a dump of PyTorch's flight recorder"
@@ -81,9 +96,6 @@ def read(path: Path) -> list[Recorded]:
     except (pickle.UnpicklingError, EOFError) as error:
         expected = "a whole dump of PyTorch's flight recorder"
         raise InputError.of(path.name, "", str(error)[:100], expected) from None
-    if not collectives:
-        raise InputError.of(path.name, "", "no collective with a time", UNTIMED)
-    return collectives
 
 
 def _of_inspector(text: str) -> Iterator[Recorded]:

@@ -51,6 +51,8 @@ class Change:
         How many times as long a row takes; None: as it is predicted with the changes.
     local : bool
         Whether it is in one host: what ran on others is as it should be.
+    by_row : callable or None
+        Settings of NCCL that each row has of its own.
     """
 
     text: str
@@ -58,6 +60,7 @@ class Change:
     nccl: Mapping[str, Any] = field(default_factory=dict)
     slows: Callable[[Row, Expected], float] | None = None
     local: bool = False
+    by_row: Callable[[Row], Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)
@@ -118,12 +121,16 @@ class Timed(Protocol):
 
 @dataclass(frozen=True)
 class Situation:
-    """What was measured on a cluster as it should be: rows of one operation, GPUs and hosts each, and steps."""
+    """What was measured on a cluster as it should be: rows of one operation, GPUs and hosts each, and steps.
+
+    `lines` are those of logs.
+    """
 
     fabric: Any
     nccl: Nccl
     series: tuple[tuple[Row, ...], ...] = field(repr=False)
     steps: tuple[Timed, ...] = field(default=(), repr=False)
+    lines: tuple[str, ...] = field(default=(), repr=False)
 
     @cached_property
     def sweeps(self) -> tuple[Sweep, ...]:
@@ -156,7 +163,12 @@ class Situation:
             slowed = [f * one.time for f, one in zip(factors, expected, strict=False)]
             return [*slowed, *(one.time for one in expected[len(rows) :])]
         steps = [step.time(fabric, nccl) for step in self.steps]
-        return [*(_timed(row, fabric, nccl)[0] for row in rows), *steps]
+        own = change.by_row or (lambda row: {})
+        each = [nccl_of(vars(nccl) | dict(own(row)), "log") for row in rows]
+        timed = (
+            _timed(row, fabric, how)[0] for row, how in zip(rows, each, strict=True)
+        )
+        return [*timed, *steps]
 
     @cached_property
     def places(self) -> tuple[str, ...]:
@@ -182,6 +194,10 @@ class Situation:
     @property
     def sizes(self) -> list[Size]:
         return [size for sweep in self.sweeps for size in sweep.sizes]
+
+    def ranks_of(self, row: Row) -> tuple[str, ...]:
+        """The GPUs that a row ran on."""
+        return tuple(members(row, gpus_of(row, self.fabric))[1])
 
     @property
     def hosts(self) -> int:

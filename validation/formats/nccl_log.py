@@ -35,8 +35,9 @@ ALGOS = {
 }
 PROTOS = ("LL", "LL128", "Simple")
 _CHOICE = re.compile(
-    r"(\w+): (\d+) Bytes -> Algo (\w+) proto (\w+)(?:.*?=\{(\d+)\.\.(\d+)\})?"
+    r"(?:(\w+): )?\b(\d+) Bytes -> Algo (\w+) proto (\w+)(?:.*?=\{(\d+)\.\.(\d+)\})?"
 )
+Choice = tuple[str, str, int | None]
 
 
 @dataclass
@@ -59,9 +60,7 @@ class Log:
     nodes: int = 1
     nccl: dict[str, Any] = field(default_factory=dict)
     table: dict[str, dict[str, tuple[float, float]]] = field(default_factory=dict)
-    choices: dict[tuple[str, int], tuple[str, str, int | None]] = field(
-        default_factory=dict
-    )
+    choices: dict[tuple[str, int], Choice] = field(default_factory=dict)
 
 
 def is_log(text: str) -> bool:
@@ -103,8 +102,8 @@ def _line(log: Log, line: str, columns: list[str]) -> list[str]:
     name = body.split("|")[0].strip()
     if name in OPS and body.count("|") > 2:
         _row(log, OPS[name], columns, _table_cells(body))
-    elif match := _CHOICE.search(body):
-        _choice(log, match)
+    elif (made := choice_of(body)) and made[0][0]:
+        log.choices[made[0]] = made[1]
     return columns
 
 
@@ -152,11 +151,20 @@ def number(text: str | float) -> float:
     return value
 
 
-def _choice(log: Log, match: re.Match[str]) -> None:
-    """Keeps what NCCL chose, by name or by number."""
+def choice_of(line: str) -> tuple[tuple[str, int], Choice] | None:
+    """What NCCL chose for an operation and bytes, by name or by number; releases before 2.23 name no operation.
+
+    Examples
+    --------
+    >>> choice_of("AllReduce: 8 Bytes -> Algo RING proto LL channel{Lo..Hi}={0..1}")
+    (('all_reduce', 8), ('ring', 'LL', 2))
+    >>> choice_of("65536 Bytes -> Algo 0 proto 0 time 37.8")
+    (('', 65536), ('tree', 'LL', None))
+    """
+    match = _CHOICE.search(line)
+    if match is None or (match[1] or "AllReduce") not in OPS:
+        return None
     op, size, algo, proto, low, high = match.groups()
-    if op not in OPS:
-        return
     algos = list(dict.fromkeys(ALGOS.values()))
     protos = {name.lower(): name for name in PROTOS}
     algorithm = (
@@ -166,4 +174,4 @@ def _choice(log: Log, match: re.Match[str]) -> None:
         PROTOS[int(proto)] if proto.isdecimal() else protos.get(proto.lower(), proto)
     )
     channels = int(high) - int(low) + 1 if low is not None else None
-    log.choices[OPS[op], int(size)] = (algorithm, protocol, channels)
+    return (OPS[op] if op else "", int(size)), (algorithm, protocol, channels)
