@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from prestep.sim import words
+
 _PARTS = re.compile("[-_./ ]")
 
 EXIT_INPUT = 2  # exit code of a command that can not do what it was asked
@@ -108,7 +110,9 @@ MOST_SUGGESTIONS, MOST_NAMES = 3, 16
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """`did you mean "bandwidth"?` when known words are close to `word`, else an empty string."""
+    """`did you mean "bandwidth"?` when known words are close to `word`, or what to do about what is not modelled."""
+    if told := words.advice(word):
+        return told
     close = [f'"{name}"' for name in _suggestions(word, known)]
     if not close:
         return ""

@@ -38,7 +38,8 @@ def warnings_of(planned: Planned) -> tuple[str, ...]:
     remarks, machine, fabric = planned.job.remarks, planned.machine, planned.fabric
     # Where CollNet was asked for in vain, and where another library than NCCL runs the collectives.
     without_sharp = sharp.without(fabric, machine.nccl)
-    without_nccl = rccl.caveat(fabric.gpu_model) if planned.graph.comms else ""
+    modelled = rccl.caveat(fabric.gpu_model) or machine.nccl.newer
+    without_nccl = modelled if planned.graph.comms else ""
     caveats = (
         *remarks.decided,
         *remarks.unused,

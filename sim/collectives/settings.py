@@ -17,6 +17,8 @@ class Ctas:
     max_ctas: int | None = key(None, "most channels (ncclConfig_t.maxCTAs)", low=1)
 
 
+#: The newest release whose source prestep follows; newer ones are predicted as it.
+NEWEST = "2.30.7"
 #: A setting of what leaves a host.
 between = partial(key, wants="hosts")
 # Axes whose communicators may have settings of their own.
@@ -154,6 +156,13 @@ class Nccl:
     def release(self) -> tuple[int, ...]:
         """The numbers of the version: (2, 28, 9)."""
         return tuple(map(int, self.version.split(".")))
+
+    @property
+    def newer(self) -> str:
+        """What to say of a release that is newer than any that prestep follows; "" of others."""
+        if self.release[:2] <= tuple(map(int, NEWEST.split(".")))[:2]:
+            return ""
+        return f"NCCL {self.version} is predicted as {NEWEST}, the newest whose source prestep follows"
 
     @property
     def most_channels(self) -> int:

@@ -155,15 +155,6 @@ def _with_channels(settings: Nccl, least: int) -> Nccl:
     return replace(settings, min_channels=least)
 
 
-def faster(
-    op: str, size: float, ranks: Sequence[str], fabric: Any, nccl: Nccl
-) -> tuple[Plan, float] | None:
-    """What NCCL could have chosen and would clearly take less time than its choice, with its seconds; None: nothing."""
-    task = _Task(op, size, tuple(ranks), nccl)
-    plan = task.faster(fabric, task.tested(fabric))
-    return (plan, _seconds(plan, fabric)) if plan is not None else None
-
-
 def _seconds(plan: Plan, fabric: Any) -> float:
     return plan.duration(fabric.links.bandwidth)
 

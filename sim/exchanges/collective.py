@@ -31,18 +31,20 @@ NUMA = "cluster.numa"
 
 @dataclass(frozen=True)
 class Sweep:
-    """Rows over sizes; `channels` has the rings and trees as NCCL's log prints them."""
+    """Rows over sizes; `channels` has the rings and trees as NCCL's log prints them, `remark` what holds for all."""
 
     rows: Sequence[table.Row]
     explain: bool
     channels: tuple[str, ...] = ()
+    remark: str = ""
 
     def to_json(self) -> Any:
         return [row.to_json(self.explain) for row in self.rows]
 
     def render(self) -> str:
         rows = table.render(self.rows, explain=self.explain)
-        return "\n".join([*_answer(self.rows), *self.channels, rows])
+        remark = [f"note: {self.remark}"] if self.remark else []
+        return "\n".join([*_answer(self.rows), *self.channels, rows, *remark])
 
 
 def _answer(rows: Sequence[table.Row]) -> Iterator[str]:
@@ -118,7 +120,9 @@ def collective(
         counts=counts,
         **forced,
     )
-    return Sweep(rows, explain, _channels(fabric, rows, nccl) if explain else ())
+    channels = _channels(fabric, rows, nccl) if explain else ()
+    remark = nccl.newer if nccl.backend == "nccl" else ""
+    return Sweep(rows, explain, channels, remark)
 
 
 def _bytes(size: str | float, key: str) -> float:

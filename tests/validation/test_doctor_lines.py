@@ -44,6 +44,10 @@ LINES = [
     ),
     ("State: Down", "nic-missing"),
     ("State: Active", None),
+    ("active_mtu: 1024 (3)", "small-frames"),
+    ("active_mtu: 4096 (5)", None),
+    ("NET/Socket : Using [0]eth0:10.0.0.1<0>", "tcp-fallback"),
+    ("Failed to open libibverbs.so[.1]", "tcp-fallback"),
     ("Link detected: no", "nic-missing"),
     ("LnkSta: Speed 16GT/s (downgraded), Width x16", "pcie-narrow"),
     ("LnkSta: Speed 32GT/s, Width x16", None),
@@ -82,7 +86,7 @@ def test_a_line_shows_the_cause_that_it_speaks_of(line: str, cause: str | None) 
 def test_files_of_such_lines_are_evidence(line: str, tmp_path: Path) -> None:
     """Alone in a file, or behind NCCL's prefix."""
     path = tmp_path / "host.txt"
-    prefix = "node0:7:9 [0] NCCL WARN " if line[0] in "PFS" else ""
+    prefix = "" if line[0] in "RLAHoGa" else "node0:7:9 [0] NCCL WARN "
     path.write_text(f"{prefix}{line}\n")
     (sign,) = evidence.read([path]).run.lines
     assert sign.text == line.strip()

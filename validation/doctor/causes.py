@@ -135,11 +135,6 @@ def _nic_slow(here: Situation) -> Sequence[Change]:
     return (*one, *every, plane) if nics_of(here) else ()
 
 
-def _told_by_lines(here: Situation) -> Sequence[Change]:
-    """None: nothing says how much it costs, so only lines of a log show it."""
-    return ()
-
-
 def _no_gpudirect(here: Situation) -> Sequence[Change]:
     """Staged in the host's memory; where CPUs stand between, NCCL's search finds fewer rings too."""
     if here.hosts < 2:
@@ -261,11 +256,17 @@ CAUSES = {
         "packets that are lost or held back",
         "on RoCE PFC and ECN of NICs and switches (`mlnx_qos -i IFACE`, `cma_roce_tos`, NCCL_IB_TC); counters of "
         "`ethtool -S` and hw_counters that grow during a run (out_of_sequence, rx_discards_phy); adaptive routing",
-        _told_by_lines,
+        lambda here: (),  # nothing says what it costs: only lines show it
         signs=(
             r"(rx_discards_phy|out_of_sequence|packet_seq_err|local_ack_timeout_err|roce_adp_retrans)\s*:\s*[1-9]",
             r"retry exceeded|status=12\b",
         ),
+    ),
+    "small_frames": Cause(
+        "small frames: an MTU of 1500 on RoCE",
+        "`ibv_devinfo` (active_mtu: 4096 where the interface has 9000) on every host, and the switches' ports",
+        lambda here: (),  # nothing says what it costs: only lines show it
+        signs=(r"active_mtu:\s*(256|512|1024)\b",),
     ),
     "nic_missing": Cause(
         "NICs missing, or not used",
@@ -362,6 +363,7 @@ CAUSES = {
         _tcp_fallback,
         signs=(
             r"[Uu]sing network Socket",
+            r"NET/Socket : Using|Failed to open libibverbs",
             r"via NET/Socket",
             r"NCCL_IB_DISABLE set by environment to 1",
             r"NCCL_NET set by environment to Socket",

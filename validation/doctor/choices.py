@@ -55,11 +55,17 @@ def faster(here: Situation) -> tuple[str, ...]:
     for sweep, size in here.measured:
         if size.expected.place != NETWORK or not size.expected.algo:
             continue
-        ranks = here.ranks_of(sweep.row)
-        other = table.faster(sweep.op, size.size, ranks, here.fabric, here.nccl)
-        if other is None:
+        (row,) = table.sweep(
+            here.fabric,
+            op=sweep.op,
+            gpus=here.ranks_of(sweep.row),
+            min_bytes=size.size,
+            max_bytes=size.size,
+            nccl=here.nccl,
+        )
+        if (plan := row.faster) is None:
             continue
-        plan, seconds = other
+        seconds = plan.duration(here.fabric.links.bandwidth)
         if seconds * table.CLEARLY < size.measured:
             gain = percent(1.0 - seconds / size.measured)
             run = f"{plan.algo} {plan.proto} with {plan.channels} channels"

@@ -20,7 +20,7 @@ TOOLS = re.compile(
     r" NCCL WARN |LnkSta:|ACSCtl:|^\s*(?:Rate|State|Physical state|Link layer):|^\s*Speed: \d+\s*[GM]b|Link detected:"
     r"|(?:Slowdown|Power Brake)\s*:\s*(?:Not )?Active|^\s*GPU\d+\s+(?:\S+\s+){2,}|Link \d+: (?:<inactive>|[\d.]+ GB/s)"
     r"|(?:rx_discards_phy|out_of_sequence|packet_seq_err|local_ack_timeout_err|roce_adp_retrans|rx_prio\d_pause)\s*:"
-    r"|nvidia-fabricmanager|NVRM: Xid|mlx5_core .*(?:[Ll]ink (?:up|down)|speed|width)|nvidia[_-]peermem",
+    r"|active_mtu:|nvidia-fabricmanager|NVRM: Xid|mlx5_core .*(?:[Ll]ink (?:up|down)|speed|width)|nvidia[_-]peermem",
     re.MULTILINE,
 )
 #: Lines that list NICs: those that NCCL uses, and those that it was told to use (not: all but these, or by prefix).

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.table import bus_factor
 from prestep.sim.outputs import words
 from prestep.sim.units import (
@@ -232,6 +233,8 @@ def _lines(diagnosis: Diagnosis, run: Run, cluster: str) -> Iterator[str]:
         yield "NCCL could choose better by what prestep predicts (NCCL_ALGO, NCCL_PROTO, NCCL_MIN_CTAS, or a tuner):"
         yield from (f"  {one}" for one in diagnosis.faster)
     yield from _ruled_out_lines(diagnosis)
+    if run.version and (newer := Nccl(version=run.version).newer):
+        yield f"note: {newer}"
     for mistake in run.skipped:
         yield f"skipped: {mistake}"
 
