@@ -154,7 +154,7 @@ def _same_plan(one: Plan, other: Plan) -> bool:
     return one is other or all(
         _equal(getattr(one, entry.name), getattr(other, entry.name))
         for entry in fields(Plan)
-        if entry.name != "notes"
+        if entry.name not in ("notes", "idle")  # idle follows from the others
     )
 
 

@@ -168,10 +168,6 @@ def _pcie_narrow(here: Situation) -> Sequence[Change]:
     )
 
 
-def _shared_spine(here: Situation) -> Sequence[Change]:
-    return _slower("the spine", "spine")
-
-
 def _sharp_off(here: Situation) -> Sequence[Change]:
     """NVLink SHARP, or SHARP in the network's switches."""
     nvls = Change("NVLink SHARP is off", nccl={"nvls": False})
@@ -330,7 +326,7 @@ CAUSES = {
         "a spine that is shared or lacks bandwidth",
         "run the same on hosts of one leaf, where it should be normal; look at the load and the lost cables of the "
         "switches' uplinks, and whether other jobs ran",
-        _shared_spine,
+        lambda here: _slower("the spine", "spine"),
     ),
     "sharp_off": Cause(
         "SHARP is off",
