@@ -15,7 +15,7 @@ from prestep.sim.units import count, format_duration
 WIDE, PHONE = 1100.0, 370.0
 #: Elements of HTML that have no end.
 VOID = ("input",)
-_FEW = 5  # columns of a table that a phone has room for
+_FEW = 4  # columns of a table that a phone has room for
 
 
 def number(value: float) -> str:

@@ -154,12 +154,12 @@ def _idle(comparison: Mapping[str, Any]) -> str:
     kinds = {kind["kind"]: kind for kind in comparison["base"]["link_kinds"]}
     crossed = [kinds[name] for name in changed if kinds.get(name, {}).get("bytes")]
     if not crossed:
-        return f", for nothing crosses {' and '.join(changed)}"
+        return f", because nothing crosses {' and '.join(changed)}"
     if any(kind["held"] > 0 for kind in crossed):
         return ""
     busiest = max(crossed, key=lambda kind: float(kind["utilisation"]))
     used = percent(busiest["utilisation"])
-    return f", for {busiest['kind']} never holds a transfer back ({used} used)"
+    return f", because {busiest['kind']} never holds a transfer back ({used} used)"
 
 
 def _rounded(share: float) -> str:

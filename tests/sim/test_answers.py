@@ -216,7 +216,7 @@ def test_a_what_if_of_idle_links_says_why_it_saves_nothing() -> None:
     line = first(
         "whatif", str(SPINE / "superpod-fsdp.toml"), "--set", "spine.bandwidth=2x"
     )
-    assert line.startswith("The change saves nothing, for nothing crosses spine: ")
+    assert line.startswith("The change saves nothing, because nothing crosses spine: ")
 
 
 def test_links_that_are_never_full_are_the_reason_too() -> None:
@@ -225,7 +225,7 @@ def test_links_that_are_never_full_are_the_reason_too() -> None:
     side = {"step_time": 1.0, "link_kinds": [kind]}
     comparison = {"base": side, "changed": side, "changed_kinds": ["spine"]}
     line = of_comparison(comparison)
-    assert "for spine never holds a transfer back (2.0 % used)" in line
+    assert "because spine never holds a transfer back (2.0 % used)" in line
     assert line.endswith("1 s a step as before.")
     full = {**side, "link_kinds": [{**kind, "held": 0.1}]}
     assert of_comparison({**comparison, "base": full}).startswith(

@@ -113,11 +113,10 @@ def bottleneck(result: Prediction) -> str:
     if worst is None:
         return "no link holds a transfer back."
     price = worst.shadow_price
-    # 1 % of the time in which links are full is what 1 % more bandwidth saves there; what it saves beyond that, it
-    # saves in transfers that pace themselves by the link without filling it.
-    full = worst.held > 0 and (price or 0.0) <= 2 * worst.held / 100
-    told = f"{worst.kind} paces transfers that it carries"
-    if full:
+    # 1 % more bandwidth saves 1 % of the time in which links are full. What it saves beyond that, it saves in transfers
+    # that go at the link's pace without filling it.
+    told = f"no link is full for long; {worst.kind} matters most"
+    if worst.held > 0 and (price or 0.0) <= 2 * worst.held / 100:
         told = f"{worst.kind} is full for {format_duration(worst.held)} of the step"
     if price is not None:
         saves = (
