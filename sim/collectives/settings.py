@@ -32,8 +32,7 @@ class Nccl:
     WANTS: ClassVar = ("ranks",)
 
     backend: Literal["nccl", "gloo", "nvshmem"] = key(
-        "nccl",
-        "who runs collectives; nvshmem: all-to-alls, sends and gathers",
+        "nccl", "who runs collectives; nvshmem: all-to-alls, sends and gathers"
     )
     transport: Literal["ibgda", "proxy"] = key(
         "ibgda",
@@ -41,18 +40,14 @@ class Nccl:
         wants="nccl.backend = nvshmem",
     )
     tensors: Literal["gpu", "cpu"] = key(
-        "gpu",
-        "gloo: where tensors live",
-        wants="nccl.backend = gloo",
+        "gpu", "gloo: where tensors live", wants="nccl.backend = gloo"
     )
     version: str = key("2.28.9", "version whose tuning tables are used")
     nvls: bool | None = key(
         None, "NVLink SHARP (NCCL_NVLS_ENABLE); default: the cluster's"
     )
     collnet: bool | None = key(
-        None,
-        "SHARP in switches (NCCL_COLLNET_ENABLE); default false",
-        wants=None,
+        None, "SHARP in switches (NCCL_COLLNET_ENABLE); default false", wants=None
     )
     algo: str | None = key(
         None,
@@ -76,9 +71,7 @@ class Nccl:
         None, "NCCL_BUFFSIZE; default 4 MiB", unit="bytes", above=0
     )
     p2p_net_chunksize: int | None = key(
-        None,
-        "NCCL_P2P_NET_CHUNKSIZE, bytes; default 131072",
-        low=1,
+        None, "NCCL_P2P_NET_CHUNKSIZE, bytes; default 131072", low=1
     )
     p2p_disable: bool = key(False, "GPUs talk through host memory (NCCL_P2P_DISABLE)")
     p2p_level: Literal["LOC", "NVL", "PIX", "PXB", "PHB", "SYS"] | None = key(
@@ -86,27 +79,18 @@ class Nccl:
         "farthest GPUs that talk directly (NCCL_P2P_LEVEL); default PXB, SYS for 2 on AMD",
     )
     net_gdr_level: Literal["LOC", "PIX", "PXB", "P2C", "PHB", "SYS"] | None = key(
-        None,
-        "farthest NIC that reads GPU memory (NCCL_NET_GDR_LEVEL); default: any",
+        None, "farthest NIC that reads GPU memory (NCCL_NET_GDR_LEVEL); default: any"
     )
     shm_disable: bool = key(
-        False,
-        "with p2p_disable: over the network (NCCL_SHM_DISABLE)",
+        False, "with p2p_disable: over the network (NCCL_SHM_DISABLE)"
     )
     cross_nic: int = between(
-        2,
-        "1: rings may leave their rail between hosts (NCCL_CROSS_NIC)",
-        low=0,
+        2, "1: rings may leave their rail between hosts (NCCL_CROSS_NIC)", low=0
     )
     pxn_disable: bool = between(
-        False,
-        "messages leave by the sender's NIC (NCCL_PXN_DISABLE)",
+        False, "messages leave by the sender's NIC (NCCL_PXN_DISABLE)"
     )
-    hostid: int | None = between(
-        None,
-        "ranks of a pretended host (NCCL_HOSTID)",
-        low=1,
-    )
+    hostid: int | None = between(None, "ranks of a pretended host (NCCL_HOSTID)", low=1)
     min_p2p_nchannels: int | None = key(
         None, "channels for messages at least (NCCL_MIN_P2P_NCHANNELS)", low=1
     )
@@ -117,9 +101,7 @@ class Nccl:
         None, "NCCL_NCHANNELS_PER_NET_PEER", low=1
     )
     net_speed: float | None = between(
-        None,
-        "NIC speed that NCCL sees; default: the cluster's",
-        unit="bandwidth",
+        None, "NIC speed that NCCL sees; default: the cluster's", unit="bandwidth"
     )
     net: Literal["socket"] | None = between(
         None, "TCP instead of RDMA (NCCL_NET=Socket); default: the cluster's"

@@ -18,18 +18,13 @@ class Faults(OfStep):
     """What is wrong with the machine, or goes wrong; degraded links are changes in [cluster] set."""
 
     rates: dict[str, str] = table(  # noqa: RUF009
-        "goodput: failures per million GPU-hours: { gpu = 9 }",
-        wants=GOODPUT,
+        "goodput: failures per million GPU-hours: { gpu = 9 }", wants=GOODPUT
     )
     takes: dict[str, str] = table(  # noqa: RUF009
-        "goodput: hosts that a failure takes out: { rack = 8 }",
-        wants=GOODPUT,
+        "goodput: hosts that a failure takes out: { rack = 8 }", wants=GOODPUT
     )
     spares: int | None = weeks(None, "goodput: spare hosts; default 32", low=0)
-    degraded: bool = weeks(
-        False,
-        "goodput: go on with fewer replicas without spares",
-    )
+    degraded: bool = weeks(False, "goodput: go on with fewer replicas without spares")
     detect: float | None = weeks(
         None, "goodput: until a failure is noticed", unit="duration"
     )

@@ -45,19 +45,13 @@ class Cluster:
         above=0,
     )
     host_factor_by_rank: tuple[float, ...] = key(
-        (),
-        "the same for each rank of a host, over host_factor: [1, 1.4]",
-        above=0,
+        (), "the same for each rank of a host, over host_factor: [1, 1.4]", above=0
     )
     host_memory: float | None = key(
-        None,
-        "memory of a host; default: the cluster's",
-        above=0,
-        unit="bytes",
+        None, "memory of a host; default: the cluster's", above=0, unit="bytes"
     )
     numa: Literal["local", "wrong"] = key(
-        "local",
-        "wrong: processes run on the other socket than their GPUs",
+        "local", "wrong: processes run on the other socket than their GPUs"
     )
     kernel_gap: float | None = key(
         None,
@@ -94,9 +88,7 @@ class Placement:
     """Which GPU each rank runs on; not said: all hosts in the cluster's order, one filled after the other."""
 
     by: Literal["order", "leaf", "rail", "scattered"] = key(
-        "order",
-        "how hosts and GPUs are filled",
-        wants="hosts",
+        "order", "how hosts and GPUs are filled", wants="hosts"
     )
     gpus: tuple[str, ...] | None = key(None, "GPU of every rank, by name")
     hosts: tuple[str, ...] | None = key(None, 'hosts in order, such as "host[0-3,8]"')

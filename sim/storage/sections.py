@@ -18,19 +18,16 @@ class Checkpoint:
         "rank 0 writes (default), every rank, behind training, or into a peer's memory",
     )
     storage: str | None = key(
-        None,
-        '"nvme" (default), another of `prestep list storage`, or a file',
+        None, '"nvme" (default), another of `prestep list storage`, or a file'
     )
     content: Literal["all", "model"] = key(
         "all", "parameters and optimizer state, or parameters alone"
     )
     writers: Literal["balanced", "replica0"] = key(
-        "balanced",
-        "replicas that write what they share",
+        "balanced", "replicas that write what they share"
     )
     writer: Literal["thread", "process"] = key(
-        "thread",
-        "async: a thread of training, or a process",
+        "thread", "async: a thread of training, or a process"
     )
     pinned: bool = key(False, "staged in pinned memory")
     gpudirect: bool = key(False, "from GPU to storage directly")
@@ -52,19 +49,11 @@ class Dataload:
         2, "batches that each worker makes ahead (prefetch_factor)", low=1
     )
     decode: float | None = key(
-        None,
-        "or: a worker's CPU time for a sample",
-        unit="duration",
+        None, "or: a worker's CPU time for a sample", unit="duration"
     )
-    sample: float | None = key(
-        None,
-        "bytes of a sample",
-        unit="bytes",
-        above=0,
-    )
+    sample: float | None = key(None, "bytes of a sample", unit="bytes", above=0)
     storage: str | None = key(
-        None,
-        '"nvme" (default), another of `prestep list storage`, or a file',
+        None, '"nvme" (default), another of `prestep list storage`, or a file'
     )
     cpus: int | None = key(None, "a host's cores for workers; default: enough", low=1)
     copy: Literal["pageable", "pinned", "beside"] | None = key(

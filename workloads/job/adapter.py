@@ -51,8 +51,7 @@ class Adapter:
     WANTS: ClassVar = ("adapter.kind = lora",)
 
     kind: Literal["none", "lora"] = key(
-        "none",
-        "lora: frozen weights, and thin products beside the targets",
+        "none", "lora: frozen weights, and thin products beside the targets"
     )
     rank: int = key(16, "columns between the two matrices", low=1)
     targets: tuple[str, ...] = key(
@@ -60,42 +59,27 @@ class Adapter:
         "projections with an adapter: qkv, proj, fc1, fc2, q_down, q_up, kv_down, kv_up (MLA), "
         "in_proj, out_proj (Mamba-2, linear attention), or the trainer's names",
     )
-    dropout: float = key(
-        0.0,
-        "share of an adapter's inputs dropped",
-        low=0,
-    )
+    dropout: float = key(0.0, "share of an adapter's inputs dropped", low=0)
     dropout_position: Literal["pre", "post"] = key(
         "pre", "dropout on an adapter's input or on its output"
     )
     scaled: Literal["output", "inner"] = key(
-        "output",
-        "where alpha over rank is multiplied",
+        "output", "where alpha over rank is multiplied"
     )
     base: Literal["bf16", "nf4", "nf4-double"] = key(
-        "bf16",
-        "eager: frozen weights in four bits (QLoRA); nf4-double: scales in 8",
+        "bf16", "eager: frozen weights in four bits (QLoRA); nf4-double: scales in 8"
     )
-    fp32: bool = key(
-        False,
-        "PyTorch: adapters in fp32 under autocast (PEFT)",
-    )
+    fp32: bool = key(False, "PyTorch: adapters in fp32 under autocast (PEFT)")
     experts: Literal["shared", "each", "frozen"] = key(
         "shared",
         "adapters in experts: one per rank, one per expert, or none",
         parts="megatron",
     )
     expert_rank: int | None = key(
-        None,
-        "rank in experts, where another",
-        low=1,
-        parts="megatron",
+        None, "rank in experts, where another", low=1, parts="megatron"
     )
     fp8_weights: bool = key(
-        False,
-        "frozen weights in 8 bits, with fp8",
-        wants="quantized",
-        parts="megatron",
+        False, "frozen weights in 8 bits, with fp8", wants="quantized", parts="megatron"
     )
     all_to_all: bool = key(
         True,

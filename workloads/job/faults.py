@@ -16,9 +16,7 @@ class Faults:
 
     slow_rank: int | None = key(None, "rank that is slower than the others", low=0)
     slow_per_layer: float = key(
-        0.0,
-        "the slow rank's extra time per block, forward",
-        unit="duration",
+        0.0, "the slow rank's extra time per block, forward", unit="duration"
     )
     slow_factor: float = key(1.0, "on the slow rank's kernels", above=0)
     jitter: float = key(1.0, "run --replicas: factor on what follows; 0: none", low=0)
@@ -30,6 +28,5 @@ class Faults:
     jitter_latency: float | None = noise(None, "of a transfer's latency")
     jitter_link: float | None = noise(None, "of the time of a transfer's bytes")
     jitter_pause: float | None = noise(
-        None,
-        "pauses of 5 ms or more, per GPU and second",
+        None, "pauses of 5 ms or more, per GPU and second"
     )

@@ -44,9 +44,7 @@ class Megatron:
         "kernel; flash2 is slower on Hopper; sdpa: PyTorch's choice; unfused: GEMMs and softmax",
     )
     gradient_accumulation_fusion: bool = engine(
-        True,
-        "GEMMs add into fp32 gradients",
-        wants="training.framework = megatron",
+        True, "GEMMs add into fp32 gradients", wants="training.framework = megatron"
     )
     main_grads: Literal["fp32", "bf16"] = engine(
         "fp32", "type of accumulated gradients"
@@ -57,14 +55,10 @@ class Megatron:
         wants="parallel.data_parallel = fsdp or zero3",
     )
     overlap_grad_reduce: bool = engine(
-        False,
-        "reduce gradients beside the last backward pass",
-        wants="replicated",
+        False, "reduce gradients beside the last backward pass", wants="replicated"
     )
     overlap_param_gather: bool = engine(
-        False,
-        "gather parameters beside the first forward pass",
-        wants="replicated",
+        False, "gather parameters beside the first forward pass", wants="replicated"
     )
     align_grad_reduce: bool = engine(
         True,
@@ -92,8 +86,7 @@ class Megatron:
         wants="parallel.offload = optimizer",
     )
     use_precision_aware_optimizer: bool = engine(
-        False,
-        "Adam takes reduced gradients and the state types below",
+        False, "Adam takes reduced gradients and the state types below"
     )
     main_params_dtype: Literal["fp32", "fp16"] = engine(
         "fp32",
@@ -111,8 +104,7 @@ class Megatron:
         wants="megatron.use_precision_aware_optimizer",
     )
     clip_grad_on_device: bool = engine(
-        False,
-        "the host does not wait for the gradients' norm",
+        False, "the host does not wait for the gradients' norm"
     )
     bucket_size: int | None = engine(
         None,
@@ -124,8 +116,7 @@ class Megatron:
         "scales of a tensor, from earlier steps or now; of each row; or of 32 elements (MXFP8)",
     )
     fp8_transposes: bool = low_precision(
-        True,
-        "fp8 operands are also written transposed (Hopper needs it)",
+        True, "fp8 operands are also written transposed (Hopper needs it)"
     )
     num_layers_at_start_in_bf16: int = low_precision(
         0, "first layers kept in 16 bits", low=0
@@ -133,10 +124,7 @@ class Megatron:
     num_layers_at_end_in_bf16: int = low_precision(
         0, "last layers kept in 16 bits", low=0
     )
-    kept_in_bf16: tuple[KeptPart, ...] = low_precision(
-        (),
-        "parts kept in 16 bits",
-    )
+    kept_in_bf16: tuple[KeptPart, ...] = low_precision((), "parts kept in 16 bits")
     kept_in_mxfp8: tuple[KeptPart, ...] = key(
         (),
         "parts in MXFP8 where others are in NVFP4",
@@ -158,21 +146,14 @@ class Megatron:
         wants="fusible",
     )
     fp8_dot_product_attention: bool = low_precision(
-        False,
-        "attention in fp8, beside fp8 or NVFP4 layers",
+        False, "attention in fp8, beside fp8 or NVFP4 layers"
     )
-    fp8_output_proj: bool = low_precision(
-        False,
-        "the head in fp8 too",
-    )
+    fp8_output_proj: bool = low_precision(False, "the head in fp8 too")
     fp8_param_gather: bool = engine(
-        False,
-        "gather parameters in fp8",
-        wants="quantized",
+        False, "gather parameters in fp8", wants="quantized"
     )
     recompute_modules: tuple[RecomputedModule, ...] = key(
-        (),
-        "parts recomputed in backward",
+        (), "parts recomputed in backward"
     )
     recompute_num_layers: int | None = key(
         None,
@@ -180,10 +161,7 @@ class Megatron:
         low=1,
         wants="training.recompute = full",
     )
-    cuda_graph_scope: tuple[GraphedModule, ...] = key(
-        (),
-        "parts in CUDA graphs",
-    )
+    cuda_graph_scope: tuple[GraphedModule, ...] = key((), "parts in CUDA graphs")
     recompute_early_stop: bool = key(
         False,
         "recompute only what backward needs (PyTorch 2.1)",
@@ -205,8 +183,7 @@ class Megatron:
         wants="parallel.tp > 1",
     )
     defer_embedding_wgrad_compute: bool = staged(
-        False,
-        "the head's weight gradients wait for the pipeline's end",
+        False, "the head's weight gradients wait for the pipeline's end"
     )
     wgrad_deferral_limit: int = engine(
         0,
@@ -220,13 +197,9 @@ class Megatron:
         wants="parallel.pp > 1; interleaved",
     )
     p2p_sync: bool = staged(
-        False,
-        "the host waits after each transfer (before core 0.3)",
+        False, "the host waits after each transfer (before core 0.3)"
     )
-    launch_blocking: bool = engine(
-        False,
-        "CUDA_LAUNCH_BLOCKING=1: nothing overlaps",
-    )
+    launch_blocking: bool = engine(False, "CUDA_LAUNCH_BLOCKING=1: nothing overlaps")
     scatter_gather_tensors_in_pipeline: bool = engine(
         True,
         "tensor-parallel ranks send their part of an activation",
@@ -245,13 +218,10 @@ class Megatron:
     )
     hidden_dropout: float = key(0.0, "share of hidden values dropped", low=0)
     vocab_multiple: int = key(
-        128,
-        "pads the vocabulary (make_vocab_size_divisible_by)",
-        low=1,
+        128, "pads the vocabulary (make_vocab_size_divisible_by)", low=1
     )
     account_for_embedding: bool = staged(
-        False,
-        "the embedding counts as a layer of a stage",
+        False, "the embedding counts as a layer of a stage"
     )
     account_for_loss: bool = staged(False, "the loss counts as a layer of a stage")
     microbatch_group_size_per_vp_stage: int | None = engine(
@@ -264,13 +234,9 @@ class Megatron:
         None,
         'stages by hand, as in "Et*3|(tt|)*29,m|L": E embedding, t layer, m multi-token prediction, L loss',
     )
-    rope_fusion: bool = key(
-        True,
-        "rotation in one kernel",
-    )
+    rope_fusion: bool = key(True, "rotation in one kernel")
     fused_single_qkv_rope: bool = engine(
-        False,
-        "one kernel cuts and rotates queries and keys",
+        False, "one kernel cuts and rotates queries and keys"
     )
     bias_fusion: bool = key(
         True, "bias, activation, dropout and residual fused", wants="biased"
@@ -292,8 +258,7 @@ class Megatron:
         "Megatron's in fp32, Transformer Engine's in place, PyTorch's in 16 bits, or after a cast",
     )
     moe_token_dispatcher: Literal["alltoall", "allgather", "flex"] = moe(
-        "alltoall",
-        "permuted and sent, gathered by all, or DeepEP's (flex)",
+        "alltoall", "permuted and sent, gathered by all, or DeepEP's (flex)"
     )
     moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] = key(
         "deepep",
@@ -312,19 +277,12 @@ class Megatron:
         low=2,
         wants="model.experts > 0; megatron.moe_token_dispatcher = flex",
     )
-    moe_grouped_gemm: bool = moe(
-        True,
-        "one GEMM for all experts of a rank",
-    )
+    moe_grouped_gemm: bool = moe(True, "one GEMM for all experts of a rank")
     overlap_moe_expert_parallel_comm: bool = engine(
-        False,
-        "exchange tokens beside another microbatch",
-        wants="model.experts > 0",
+        False, "exchange tokens beside another microbatch", wants="model.experts > 0"
     )
     moe_router_fusion: bool = engine(
-        False,
-        "fused kernels for scores, choice and loss",
-        wants="model.experts > 0",
+        False, "fused kernels for scores, choice and loss", wants="model.experts > 0"
     )
     moe_permute_fusion: bool = moe(True, "one kernel permutes tokens")
     moe_fused_mlp: bool = key(
@@ -338,9 +296,7 @@ class Megatron:
         wants="model.experts > 0; model.shared_experts > 0",
     )
     moe_capacity: float | None = moe(
-        None,
-        "most tokens of an expert over the mean; default none dropped",
-        above=0,
+        None, "most tokens of an expert over the mean; default none dropped", above=0
     )
     moe_pad_to_capacity: bool = key(
         False,
@@ -348,6 +304,5 @@ class Megatron:
         wants="model.experts > 0; megatron.moe_capacity",
     )
     moe_force_load_balancing: bool = moe(
-        False,
-        "random, balanced routing, whatever parallel.imbalance says",
+        False, "random, balanced routing, whatever parallel.imbalance says"
     )

@@ -52,11 +52,7 @@ class Parallel:
     data_parallel: (
         Literal["none", "ddp", "ddp-no-overlap", "fsdp", "zero1", "zero2", "zero3"]
         | None
-    ) = key(
-        None,
-        "default ddp if dp * cp > 1, else none",
-        wants="replicated",
-    )
+    ) = key(None, "default ddp if dp * cp > 1, else none", wants="replicated")
     bucket_cap: float | None = pytorch(
         None,
         "DDP's bucket; default 25 MiB after a first of 1 MiB",

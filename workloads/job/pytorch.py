@@ -28,16 +28,13 @@ class PyTorch:
         wants="versioned",
     )
     cuda: Literal["11", "12", "13"] = common(
-        "12",
-        "toolkit: 11's cuBLAS is slower on Hopper; 13's cuDNN faster on Blackwell",
+        "12", "toolkit: 11's cuBLAS is slower on Hopper; 13's cuDNN faster on Blackwell"
     )
     attention: Literal["auto", "cudnn", "flash2", "triton"] = key(
-        "auto",
-        "auto: this version's choice (cuDNN from 2.11, else FlashAttention 2)",
+        "auto", "auto: this version's choice (cuDNN from 2.11, else FlashAttention 2)"
     )
     rotate_method: Literal["allgather", "alltoall"] = key(
-        "allgather",
-        "context parallelism: one all-gather, or rank to rank",
+        "allgather", "context parallelism: one all-gather, or rank to rank"
     )
     async_tensor_parallel: bool = key(
         False,
@@ -55,16 +52,13 @@ class PyTorch:
         "eager: PyTorch's layers, or Hugging Face's with unfused norms and rotations",
     )
     liger: tuple[LigerPart, ...] = key(
-        (),
-        'modules = "transformers": parts as kernels of Liger',
+        (), 'modules = "transformers": parts as kernels of Liger'
     )
     experts: Literal["loop", "grouped"] = key(
-        "loop",
-        "one after the other, or grouped (torchtitan's)",
+        "loop", "one after the other, or grouped (torchtitan's)"
     )
     loss: Literal["eager", "fp32", "fused"] = key(
-        "eager",
-        "log_softmax and nll_loss, the same in fp32, or one kernel",
+        "eager", "log_softmax and nll_loss, the same in fp32, or one kernel"
     )
     vocabulary: Literal["whole", "gathered", "split"] = key(
         "whole",
