@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from prestep.sim.graph.kernel import GROUPS, Kernel
 
@@ -116,6 +116,8 @@ def of_dtype(tiles: Mapping[str, TileModel], dtype: str) -> TileModel | None:
     return tiles.get(dtype) or tiles.get(SAME.get(dtype, dtype))
 
 
+# Rows of a tile of grouped products, and how deep a part of its sum is (CUTLASS on Hopper: 128 x 256 x 64).
+ROWS, DEPTH = 128, 64
 # Kinds that are priced by their tiles where nobody measured them.
 KINDS = ("gemm", *GROUPS)
 
@@ -134,6 +136,23 @@ def products(kernel: Kernel) -> tuple[int, tuple[int, int, int]]:
     if kernel.layout.startswith("t"):  # weights' gradients sum over the tokens
         return count, (m, n, max(1, k // count))
     return count, (max(1, m // count), n, k)
+
+
+def in_whole_tiles(kernel: Kernel) -> Kernel:
+    """A product of groups with as many rows as its tiles cover where groups end anywhere: half a tile more for each.
+
+    Routers give experts any number of rows. Of weights' gradients, which sum over these, parts of the sum end so.
+
+    Examples
+    --------
+    >>> in_whole_tiles(Kernel("aten _grouped_mm", (8, 4096, 512, 256), layout="nt")).shape
+    (8, 4608, 512, 256)
+    """
+    count, m, n, k = kernel.shape
+    summed = kernel.layout.startswith("t")
+    rows, half = (k, DEPTH // 2) if summed else (m, ROWS // 2)
+    rows += count * min(half, rows // count) if count > 1 else 0
+    return replace(kernel, shape=(count, m, n, rows) if summed else (count, rows, n, k))
 
 
 def unaligned(shape: tuple[int, int, int], layout: str, dtype: str) -> bool:

@@ -24,7 +24,7 @@ from prestep.sim.costs.kinds import check, work
 from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
 from prestep.sim.costs.tables import REACH, Row
 from prestep.sim.extras import lazily
-from prestep.sim.graph.kernel import PREFIX, Kernel
+from prestep.sim.graph.kernel import GROUPS, PREFIX, Kernel
 
 with lazily():
     from prestep.sim.costs.estimators import sibling
@@ -306,7 +306,8 @@ class Gpu:
             apart = self.duration(kernel) / self.duration(beside) if beside else 1.0
             main = self.in_step(stepped.main, together, cuda)
             return (self._before(stepped) + main) * apart
-        time = self.duration(kernel)
+        is_grouped = kernel.kind in GROUPS and len(kernel.shape) == 4
+        time = self.duration(gemm.in_whole_tiles(kernel) if is_grouped else kernel)
         if not sustained.is_clocked(kernel):
             return time
         clock = self.crowded if together else 1.0

@@ -31,16 +31,16 @@ def judged(kind: str, *conditions: str) -> Iterator[tuple[Kernel, float]]:
                 yield Kernel(PREFIX + kind, shape, *own), float(row["us"]) * 1e-6
 
 
-@together("kind", ["mm", "_grouped_mm"])
-def test_power_and_nothing_else_slows_products_in_a_step(kind: str) -> None:
+@together(("kind", "rows"), [("mm", "step"), ("_grouped_mm", "uneven step")])
+def test_power_and_nothing_else_slows_products_in_a_step(kind: str, rows: str) -> None:
     """Of experts as of single matrices: on the median between the highest clock and that of the power limit.
 
     A factor of load on top of what power does would put predictions beyond what was measured.
     """
     assert H200.power is not None
-    over = [time / H200.in_step(kernel) for kernel, time in judged(kind, "step")]
+    over = [time / H200.in_step(kernel) for kernel, time in judged(kind, rows)]
     assert len(over) > 15 and 1.0 <= median(over) <= H200.power.slowest
-    assert all(H200.hot(kernel) for kernel, _ in judged(kind, "step"))
+    assert all(H200.hot(kernel) for kernel, _ in judged(kind, rows))
 
 
 @together(
@@ -61,3 +61,13 @@ def test_shapes_that_were_held_out(
         for kernel, time in judged(kind, *conditions)
     ]
     assert len(errors) >= rows and sum(errors) / len(errors) < within
+
+
+def test_groups_end_anywhere_in_a_tile() -> None:
+    """Groups of unequal rows, no row of which is in a table: half a tile more for each, and nothing fitted."""
+    over = [
+        H200.in_step(kernel) / time
+        for kernel, time in judged("_grouped_mm", "uneven burst")
+    ]
+    assert len(over) == 24 and 0.97 < median(over) < 1.03
+    assert sum(abs(each - 1.0) for each in over) / len(over) < 0.08
