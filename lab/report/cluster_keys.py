@@ -82,10 +82,11 @@ def _family(name: str, module: ModuleType, host: ModuleType) -> str:
 
 def _rows(params: type, base: type | None) -> list[str]:
     """A row for each key, or for those that `params` adds to `base` or changes; neighbours that are alike share it."""
-    meanings = _meanings(params)
+    meanings, hosts = _meanings(params), dict[str, str]()
     entries = dataclasses.fields(params)
     if base is not None:
-        meanings = _meanings(base) | meanings
+        hosts = _meanings(base)
+        meanings = hosts | meanings
         defaults = {entry.name: entry.default for entry in dataclasses.fields(base)}
         entries = tuple(
             entry for entry in entries if defaults.get(entry.name, ...) != entry.default
@@ -97,6 +98,8 @@ def _rows(params: type, base: type | None) -> list[str]:
     ):
         alike = list(group)
         text = "the same" if meaning == before else _cell(meaning)
+        if meaning == hosts.get(alike[0].name):
+            text = "as in `host`"
         before = meaning
         cells = (
             ", ".join(f"`{entry.name}`" for entry in alike),
