@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from prestep import cli
 from prestep.sim.analysis import metrics
+from prestep.sim.analysis.link_use import LinkKind
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters import _words as words
 from prestep.sim.exporters import chrome_trace, html
@@ -286,3 +287,24 @@ def test_no_row_of_a_table_is_nothing(pipeline: Prediction) -> None:
     page = html.render(pipeline)
     shown = page.partition('id="network"')[0] + page.partition('id="memory"')[2]
     assert ">0.0 %<" not in shown and " %<" in shown
+
+
+@pytest.mark.parametrize(
+    ("kinds", "said"),
+    [
+        ({"spine": (0.5, 0.4)}, "spine is full for 500 ms of the step; 1 % more bandwidth saves 4 ms."),
+        ({"spine": (0.5, 0.4), "nvlink": (0.0, 0.9)}, "saves 4 ms, of nvlink 9 ms."),
+        ({"nic": (0.001, 0.2), "nvlink": (0.0, 0.9)}, "no link is full for long; nvlink matters most: 1 % more bandwidth saves 9 ms."),
+        ({"nic": (0.0, 0.0)}, "no link holds a transfer back."),
+        ({"nic": (0.5, None)}, "nic is full for 500 ms of the step."),
+    ],
+)  # fmt: skip
+def test_the_bottleneck_is_what_is_full_and_what_is_worth_most(
+    kinds: dict[str, tuple[float, float | None]], said: str
+) -> None:
+    """Of a step of 5 s: seconds in which a kind is full, and what all of its bandwidth again would save."""
+    made = tuple(
+        LinkKind(name, 1, 0.5, 1.0, held, price)
+        for name, (held, price) in kinds.items()
+    )
+    assert sections.bottleneck(replace(result(), step_time=5.0, link_kinds=made)).endswith(said)  # fmt: skip

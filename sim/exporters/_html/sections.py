@@ -101,31 +101,27 @@ def heat_of(result: Prediction) -> Heat | None:
 
 
 def bottleneck(result: Prediction) -> str:
-    """The kind of links that holds the step up most, and what it is worth; or that none does."""
-    kinds = [
-        kind
-        for kind in result.link_kinds
-        if kind.held > 0 or (kind.shadow_price or 0.0) > LITTLE
-    ]
-    worst = max(
-        kinds, key=lambda kind: (kind.shadow_price or 0.0, kind.held), default=None
-    )
-    if worst is None:
+    """The links that are full for longest, and those whose bandwidth is worth most; or that none matters."""
+    prices = {kind.kind: kind.shadow_price or 0.0 for kind in result.link_kinds}
+    full = max(result.link_kinds, key=lambda kind: kind.held, default=None)
+    best = max(prices, key=prices.__getitem__, default="")
+    if full is None or (full.held <= 0 and prices[best] <= LITTLE):
         return "no link holds a transfer back."
-    price = worst.shadow_price
-    # 1 % more bandwidth saves 1 % of the time in which links are full. What it saves beyond that, it saves in transfers
-    # that go at the link's pace without filling it.
-    told = f"no link is full for long; {worst.kind} matters most"
-    if worst.held > 0 and (price or 0.0) <= 2 * worst.held / 100:
-        told = f"{worst.kind} is full for {format_duration(worst.held)} of the step"
-    if price is not None:
-        saves = (
-            f"1 % more bandwidth saves {words.price(price)}"
-            if price > LITTLE
-            else "more bandwidth saves nothing"
-        )
-        told += f"; {saves}"
-    return f"{told}."
+    worth = f"1 % more bandwidth saves {words.price(prices[best])}"
+    if full.held < LONG * result.step_time:
+        matters = f"; {best} matters most: {worth}" if prices[best] > LITTLE else ""
+        return f"no link is full for long{matters}."
+    told = f"{full.kind} is full for {format_duration(full.held)} of the step"
+    if full.shadow_price is None:
+        return f"{told}."
+    if prices[full.kind] <= LITTLE:
+        return f"{told}; more bandwidth saves nothing."
+    told += f"; 1 % more bandwidth saves {words.price(prices[full.kind])}"
+    return (
+        f"{told}."
+        if best == full.kind
+        else f"{told}, of {best} {words.price(prices[best])}."
+    )
 
 
 def _whose_step(rank: int, length: float, step: float) -> str:
@@ -327,6 +323,7 @@ _APART = 1e-3
 # Share of the whole below which a row would say 0.0 %.
 SMALLEST = 5e-4
 LITTLE = 1e-6  # s: nobody would act on less
+LONG = 0.01  # of the step: links that are full for less do not bound it
 
 
 def _amounts(times: int, seconds: float, share: float) -> tuple[str, str, str]:
