@@ -52,7 +52,6 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _pipeline.batch(draft, document, local, "step_scheduler.global_batch_size", size, 1)
     _runs(draft, document, local, size)
     _schedule(draft, document)
-    _recompute(draft, document)
     _precision(draft, document)
     _sharding(draft, document)
     _kernels(draft, document)
@@ -120,15 +119,6 @@ def _round_down(draft: Recipe, document: Document, prefix: str) -> None:
     if draft.get("parallel.vpp", 1) > 1:
         stages = -(-layers // per_stage) // pp
         draft.set("parallel.vpp", max(1, stages), key, document)
-
-
-def _recompute(draft: Recipe, document: Document) -> None:
-    for key in (
-        "distributed.activation_checkpointing",
-        "parallelizer.activation_checkpointing",
-    ):
-        if draft.is_on(document, key):
-            draft.set("training.recompute", "full", key, document)
 
 
 def _precision(draft: Recipe, document: Document) -> None:

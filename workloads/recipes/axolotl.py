@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from prestep.workloads.recipes import hugging_face
 from prestep.workloads.recipes._documents import Document, Entry
 from prestep.workloads.recipes._reading import Recipe, shown
-from prestep.workloads.recipes._rules import rules, written
+from prestep.workloads.recipes._rules import written
 
 #: How people know such a recipe.
 LOOKS = "YAML with base_model and sequence_len or micro_batch_size"
@@ -37,9 +36,8 @@ def recognise(document: Document) -> bool:
 def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What the file says, as Hugging Face's keys."""
     draft = Recipe("axolotl", str(document.path))
-    said = replace(document, entries=_words(draft, document))
-    listed = (*rules(RULES), *rules(hugging_face.RULES))
-    hugging_face.of_files(draft, said, beside, listed)
+    entries = _words(draft, document)
+    hugging_face.in_words(draft, document, entries, beside, RULES)
     _layout(draft, document)
     return draft
 

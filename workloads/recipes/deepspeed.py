@@ -39,7 +39,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
 
 
 def apply(draft: Recipe, document: Document) -> None:
-    """The engine: how states are sharded, the number format, the optimizer."""
+    """The engine: how states are sharded, and the number format."""
     draft.set("training.framework", "deepspeed")
     draft.set("training.precision", "bf16")
     draft.assume(MEGATRONS)
@@ -47,10 +47,6 @@ def apply(draft: Recipe, document: Document) -> None:
     _stage(draft, document)
     _format(draft, document)
     _offload(draft, document)
-    key = "optimizer.type"
-    name = written(document.get(key, "adamw"))
-    if name not in ("adam", "adamw", AUTO):
-        draft.lose(document, key, name, "Adam")
 
 
 def said(document: Document, key: str) -> Any:
@@ -80,8 +76,6 @@ def _format(draft: Recipe, document: Document) -> None:
     ):
         if written(said(document, key)) == "true":
             draft.set("training.precision", ours, key, document)
-    if written(document.get("amp.enabled")) == "true":
-        draft.lose(document, "amp.enabled", "true", "Apex's mixed precision")
 
 
 OPTIMIZER, PARAM = (

@@ -15,7 +15,7 @@ from prestep.workloads.recipes import (
     deepspeed,
 )
 from prestep.workloads.recipes import _hugging_face_engine as _engine
-from prestep.workloads.recipes._documents import Document, read_json, read_yaml
+from prestep.workloads.recipes._documents import Document, Entry, read_json, read_yaml
 from prestep.workloads.recipes._reading import Recipe
 from prestep.workloads.recipes._rules import Rule, rules, written
 
@@ -32,23 +32,6 @@ OWN = {
     "model_name_or_path",
 }
 LENGTHS = ("max_seq_length", "max_length", "block_size", "cutoff_len", "sequence_len")
-#: Names of `optim` (transformers' OptimizerNames) beside Adam's: bitsandbytes' and torchao's states of few bits.
-OPTIMIZERS = {
-    "adamw_bnb_8bit": "adamw8bit",
-    "adamw_8bit": "adamw8bit",
-    "adamw_torch_8bit": "adamw8bit",
-    "adamw_torch_4bit": "adamw4bit",
-    "lion_32bit": "lion",
-    "paged_adamw_8bit": "adamw8bit",
-    "adamw_anyprecision": "adamw",
-    "adafactor": "adafactor",
-    "muon": "muon",
-    "sgd": "sgd",
-}
-ADAM = (
-    *("adamw_torch", "adamw_torch_fused", "adamw_hf", "adamw_apex_fused", "adamw"),
-    *("paged_adamw_32bit", "paged_adamw", "adamw_torch_npu_fused"),
-)
 #: Keys of trainers on top of it, which have a format of their own.
 OTHERS = {"stage", "base_model"}
 #: Keys that pack several documents into a sample.
@@ -75,6 +58,19 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     """What all files of a job say together: one of each kind."""
     draft = Recipe("hugging_face", str(document.path))
     of_files(draft, document, beside, rules(RULES))
+    return draft
+
+
+def in_words(
+    draft: Recipe,
+    document: Document,
+    entries: dict[str, Entry],
+    beside: Sequence[Document],
+    own: Path,
+) -> Recipe:
+    """What a file of a trainer on top of it says, as Hugging Face's keys; ``own`` has the rules for other keys."""
+    said = replace(document, entries=entries)
+    of_files(draft, said, beside, (*rules(own), *rules(RULES)))
     return draft
 
 
@@ -214,18 +210,10 @@ def _batch(draft: Recipe, said: Document, engines: Sequence[Document]) -> None:
 
 
 def _options(draft: Recipe, said: Document) -> None:
-    """Number format, checkpointing, optimizer, and what replaces kernels."""
+    """Number format, checkpointing and tensor parallelism."""
     _format(draft, said)
     if draft.is_on(said, "gradient_checkpointing"):
         draft.set("training.recompute", "full", "gradient_checkpointing", said)
-    key = "optim"
-    name = written(said.get(key, "adamw_torch"))
-    if name in OPTIMIZERS:
-        draft.set("training.optimizer", OPTIMIZERS[name], key, said)
-    elif name not in ADAM:
-        draft.lose(said, key, name, "another optimizer")
-    if draft.is_on(said, "load_in_8bit"):
-        draft.lose(said, "load_in_8bit", "true", "weights in 8 bits")
     if int(draft.typed(said, "tp_size", "whole", 1) or 1) > 1:
         draft.set("parallel.tp", draft.count(said, "tp_size"), "tp_size", said)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +10,7 @@ from prestep.workloads.arguments.files import read_shell
 from prestep.workloads.recipes import hugging_face, megatron, mlperf
 from prestep.workloads.recipes._documents import Document, Entry
 from prestep.workloads.recipes._reading import Recipe
-from prestep.workloads.recipes._rules import rules, written
+from prestep.workloads.recipes._rules import written
 
 #: How people know such a recipe.
 LOOKS = "a script that passes --per_device_train_batch_size or --model_name_or_path"
@@ -58,10 +57,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     rank = entries.get("lora_r")
     if rank is not None:
         entries["use_peft"] = Entry(written(rank.value) != "0")
-    said = replace(document, entries=entries)
-    listed = (*rules(RULES), *rules(hugging_face.RULES))
-    hugging_face.of_files(draft, said, beside, listed)
-    return draft
+    return hugging_face.in_words(draft, document, entries, beside, RULES)
 
 
 def _word(name: str) -> str:

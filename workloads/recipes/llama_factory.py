@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from prestep.workloads.recipes import hugging_face
 from prestep.workloads.recipes._documents import Document, Entry
 from prestep.workloads.recipes._reading import Recipe, shown
-from prestep.workloads.recipes._rules import rules, written
+from prestep.workloads.recipes._rules import written
 
 #: How people know such a recipe.
 LOOKS = "YAML with stage and finetuning_type, template or cutoff_len"
@@ -39,10 +38,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
         entries["gradient_checkpointing"] = Entry(not off)
         if not off:
             draft.assume("gradient checkpointing, which the trainer turns on")
-    said = replace(document, entries=entries)
-    listed = (*rules(RULES), *rules(hugging_face.RULES))
-    hugging_face.of_files(draft, said, beside, listed)
-    return draft
+    return hugging_face.in_words(draft, document, entries, beside, RULES)
 
 
 def _method(draft: Recipe, document: Document, entries: dict[str, Entry]) -> None:
