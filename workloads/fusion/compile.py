@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.fusion.graph import Node, Region, Step, Value, Versions, storages
 from prestep.workloads.fusion.join import Joined, Launch, join
-from prestep.workloads.fusion.nodes import nodes_of
+from prestep.workloads.fusion.nodes import EXCHANGE, nodes_of
 from prestep.workloads.fusion.partition import Partition, partition
 from prestep.workloads.operation import Operation
 
@@ -108,14 +108,70 @@ def _left(region: Region, versions: Versions, before: set[int]) -> set[Value]:
 def _joined(
     pieces: Sequence[list[Node]], needed: set[Value], again: Sequence[Node]
 ) -> list[Joined]:
-    """Every piece; what later pieces read is needed after it, but what is computed ``again`` in each."""
+    """Every piece; what later pieces read is needed after it, but what is computed ``again`` in each.
+
+    Pieces that end with an exchange are one graph with the one after them, whose launches are divided where the
+    exchanges are.
+    """
     repeated = {value for node in again for value, _ in node.writes}
     joined: list[Joined] = []
     after = set(needed)
-    for piece in reversed(pieces):
-        joined.append(join([*again, *piece], after - repeated))
-        after |= {read.value for node in piece for read in node.reads}
+    for run in reversed(_runs(pieces)):
+        whole = join([*again, *_flat(run)], after - repeated)
+        divided = _divided(whole, run)
+        if divided is None:  # exchanges in another order than they were recorded in
+            for piece in reversed(run):
+                alone = join([*again, *piece], after - repeated)
+                joined.append(_without_exchanges(alone))
+                after |= _read_by(piece)
+        else:
+            joined += reversed(divided)
+            after |= _read_by(_flat(run))
     return joined[::-1]
+
+
+def _runs(pieces: Sequence[list[Node]]) -> list[list[list[Node]]]:
+    """Pieces between which there is nothing but exchanges."""
+    runs: list[list[list[Node]]] = [[]]
+    for piece in pieces:
+        runs[-1].append(piece)
+        if not _exchanges(piece):
+            runs.append([])
+    return [run for run in runs if run]
+
+
+def _exchanges(piece: Sequence[Node]) -> bool:
+    """Whether a piece ends with an exchange."""
+    return bool(piece) and EXCHANGE in piece[-1].kernels
+
+
+def _divided(whole: Joined, run: Sequence[list[Node]]) -> list[Joined] | None:
+    """Launches up to each exchange, and those after the last one; None if exchanges are not in the run's order."""
+    parts: list[list[Launch]] = [[]]
+    order = []
+    for launch in whole.launches:
+        if launch.kernel == EXCHANGE:
+            order.append(launch.writes)
+            parts.append([])
+        else:
+            parts[-1].append(launch)
+    exchanges = [piece[-1] for piece in run if _exchanges(piece)]
+    if order != [tuple(value[0] for value, _ in each.writes) for each in exchanges]:
+        return None
+    if len(parts) > len(run):  # nothing was recorded after the last exchange
+        *parts, rest = parts
+        parts[-1] += rest
+    of_rest = [Joined(tuple(part), frozenset()) for part in parts[1:]]
+    return [Joined(tuple(parts[0]), whole.written), *of_rest]
+
+
+def _without_exchanges(piece: Joined) -> Joined:
+    launches = tuple(each for each in piece.launches if each.kernel != EXCHANGE)
+    return Joined(launches, piece.written)
+
+
+def _read_by(nodes: Iterable[Node]) -> set[Value]:
+    return {read.value for node in nodes for read in node.reads}
 
 
 def _held(

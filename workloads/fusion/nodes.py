@@ -22,8 +22,11 @@ from prestep.workloads.fusion.graph import (
 )
 from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation, words
 from prestep.workloads.operators import pointwise, reductions
+from prestep.workloads.operators.rules import FUNCTIONAL
 from prestep.workloads.operators.tensors import base, stored
 
+#: Stands for an exchange among what a compiled function launches.
+EXCHANGE = Kernel("exchange", ())
 PRODUCTS = ("mm", "addmm", "bmm", "baddbmm")
 #: Layouts of products with unaligned rows, and multiplications for each element moved from which on they are padded
 #: (torch._inductor.fx_passes.pad_mm: peak over bandwidth; Hopper's).
@@ -185,13 +188,15 @@ def nodes_of(
 def _nodes(
     step: Step, operation: Operation, kernels: tuple[Kernel, ...], versions: Versions
 ) -> tuple[Node, ...]:
-    name = base(operation)
-    if not kernels and name not in MAPPED:
+    name, communicates = base(operation), operation.name.startswith(FUNCTIONAL)
+    if not kernels and name not in MAPPED and not communicates:
         return ()
     reads = _reads(step, operation, versions)
     writes = _writes(step, operation, versions)
     if name == "embedding_dense_backward":
         return (Node(name, reads, writes, None, _scattered(operation)),)
+    if communicates:
+        return (Node(name, reads, writes, None, (EXCHANGE,)),)
     if not _is_compiled(name, operation):
         return padded(Node(name, reads, writes, None, kernels), operation, versions)
     if name in NORMALIZING:

@@ -23,6 +23,10 @@ from prestep.workloads.operators import (
 )
 from prestep.workloads.operators.tensors import base, launched, on_gpu
 
+#: Namespace of functional collectives, which a recording names where a compiler has to know their tensors: what they
+#: send, and when, has an event of its own.
+FUNCTIONAL = "_c10d_functional"
+
 Rule = Callable[[Operation], tuple[Kernel, ...]]
 
 #: Operations that launch nothing: other views of the same memory, memory without contents, questions to the host.
@@ -65,7 +69,7 @@ def kernels_of(operation: Operation) -> tuple[Kernel, ...]:
         If its arguments are none that it takes.
     """
     tensors = (*operation.operands, *operation.results)
-    if tensors and not on_gpu(tensors):
+    if operation.name.startswith(FUNCTIONAL) or (tensors and not on_gpu(tensors)):
         return ()
     rule = RULES.get(base(operation))
     if rule is not None:

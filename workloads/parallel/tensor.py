@@ -122,7 +122,10 @@ class TensorParallel(BlockParallel):
 
     def _enter(self, t: Tape, x: Tensor) -> Tensor:
         into = self._gather if self.sequence else _as_it_is
-        return t.once(x, partial(self._resplit, t, x, into, self._reduce))
+        enter = partial(self._resplit, t, x, into, self._reduce)
+        # Of equal exchanges a compiler makes one; the gradients' sums differ, unless one module gathers for all
+        # (torchtitan's plan, PrepareModuleInput).
+        return t.once(x, enter) if self.sequence else enter()
 
     def _reduce(self, t: Tape, y: Tensor) -> Tensor:
         if not self.sequence:

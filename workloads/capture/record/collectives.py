@@ -119,7 +119,12 @@ class Handle(dist.Work):
 
 
 def record(
-    function: Any, arguments: tuple[Any, ...], run: Any, works: Works, see: Any
+    function: Any,
+    arguments: tuple[Any, ...],
+    run: Any,
+    works: Works,
+    see: Any,
+    compiled: bool = False,
 ) -> Any:
     """Writes a communication down and returns what the program expects of it.
 
@@ -129,6 +134,8 @@ def record(
         Calls the operation on fake tensors; for functional collectives, whose results are new tensors.
     see
         The number of a tensor's storage.
+    compiled
+        In a compiled function, whose graph waits for a communication as soon as it is asked for.
     """
     namespace, _, name = function._schema.name.partition("::")
     kind = KINDS.get(name, (name, 0))[0]
@@ -137,6 +144,9 @@ def record(
         return run()
     if name == DRESSES:
         # What PyTorch has for fake tensors is a plain tensor, for which nobody would wait.
+        if compiled:
+            works.wait_for_tensor(see(arguments[0]))
+            return arguments[0]
         return AsyncCollectiveTensor(arguments[0])
     if kind == "barrier":
         Log.current.add("barrier")

@@ -294,11 +294,23 @@ class Recorder(TorchDispatchMode):
         ]
 
     def _communicate(self, function: Any, args: Any, options: Any) -> Any:
-        def run() -> Any:
-            # A compiler leaves the copy out where nobody reads the operand again.
-            if function not in ON_A_COPY or Regions.inside():
-                return self._fake(function, args, options)
-            with self:
-                return aten.clone(args[0], memory_format=torch.contiguous_format)
+        compiled = Regions.inside()
 
-        return collectives.record(function, args, run, self.works, self.storages.see)
+        def run() -> Any:
+            if function in ON_A_COPY and not compiled:
+                with self:
+                    copied = torch.contiguous_format
+                    return aten.clone(args[0], memory_format=copied)
+            if (
+                function in ON_A_COPY
+            ):  # a compiler exchanges what nobody reads again in its place
+                results = self._fake(aten.alias.default, args[:1], {})
+            else:
+                results = self._fake(function, args, options)
+            if compiled and function._schema.name.split("::")[1] in collectives.KINDS:
+                # What makes the operand is needed, and readers of the result depend on it.
+                self._write(function, args, options, results, None)
+            return results
+
+        see = self.storages.see
+        return collectives.record(function, args, run, self.works, see, compiled)
