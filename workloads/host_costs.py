@@ -17,6 +17,7 @@ _OPERATIONS = """
 graph_launch graph_replay launch linear linear_backward linear_weight_backward elementwise elementwise_nograd
 elementwise_backward view view_backward norm norm_backward attention attention_backward embedding embedding_backward
 loss loss_backward module accumulate accumulate_grad backward_call step_python checkpoint checkpoint_backward
+saved_tensor saved_tensor_again
 ddp_forward ddp_hook ddp_finalize ranks_meet blocking_collective collective optimizer_step optimizer_param zero_grad
 zero_grad_param optimizer_step_dtensor optimizer_param_dtensor zero_grad_param_dtensor fsdp_unshard
 fsdp_unshard_param fsdp_wait fsdp_wait_param fsdp_pre_forward fsdp_post_forward fsdp_pre_backward fsdp_post_backward

@@ -42,12 +42,29 @@ def step():
     optimizer.zero_grad()
 
 for _ in range(4): step()
+# Checkpointing's hooks and regions, which a recording has as events, and those of them that call what is checkpointed.
+OWN, CALLING = ("checkpoint", "recompute_fn", "pack_hook", "unpack_hook"), ("checkpoint", "recompute_fn")
+
+def is_own(code, kept_from_compiler):
+    wraps = code.co_name == "_fn" and getattr(kept_from_compiler.get("fn"), "__name__", "") == "pack_hook"
+    return wraps or (code.co_filename.endswith("torch/utils/checkpoint.py") and code.co_name in OWN)
+
+def of_hooks(frame):
+    # Whether they are nearer than what they call, of which modules are all that there is here.
+    below = None
+    while frame is not None:
+        if is_own(frame.f_code, frame.f_locals):
+            calls = frame.f_code.co_name in CALLING and below is not None
+            return not (calls and "torch/nn/" in below.f_code.co_filename)
+        below, frame = frame, frame.f_back
+    return False
+
 if not gpu:
     calls = 0
     def count(frame, event, _):
         global calls
         # PyTorch looks rules of a mode up for every operation; a recorder has a mode of its own.
-        calls += event == "call" and "simple_registry" not in frame.f_code.co_filename
+        calls += event == "call" and "simple_registry" not in frame.f_code.co_filename and not of_hooks(frame)
     sys.setprofile(count); step(); sys.setprofile(None)
     print(calls)
 """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 pytest.importorskip("torch")
 
 from prestep.sim.spec.load import parse_scenario
+from prestep.sim.spec.sections import Scenario
 from prestep.workloads.capture import recording
 from prestep.workloads.capture.recorder import captured
 from prestep.workloads.models.model import load_model
@@ -380,12 +382,17 @@ def written(said: dict[str, Any], patch: pytest.MonkeyPatch) -> list[Operation]:
         real(self, operation, *more)  # type: ignore[arg-type]
 
     patch.setattr(Recorder, "operate", operate)
+    scenario = described(said)
+    lower(scenario, load_model(scenario.model))
+    return operations
+
+
+def described(said: dict[str, Any]) -> Scenario:
+    """The scenario that says so much beside sizes."""
     sizes = {"seq_len": 64, "micro_batch": 2, "global_batch": 2}
     usual = {"cluster": {"name": "h200-host-4", "gpus": 1}, "parallel": {"dp": 1}}
     training = {"training": sizes | said.get("training", {})}
-    scenario = parse_scenario(usual | {"model": MODEL} | said | training, "equal.toml")
-    lower(scenario, load_model(scenario.model))
-    return operations
+    return parse_scenario(usual | {"model": MODEL} | said | training, "equal.toml")
 
 
 @pytest.mark.parametrize("name", SAME)
@@ -424,3 +431,28 @@ def _backward_ends(side: list[Operation]) -> int:
     """The place behind the last operation of backward, a lookup's gradient."""
     last = [x.operator for x in reversed(side)].index("aten::embedding_dense_backward")
     return len(side) - last
+
+
+#: Programs whose layers are checkpointed as PyTorch 2.13 does by default.
+CHECKPOINTED = ("grouped keys", "experts", "latent attention, shared experts")
+
+
+@pytest.mark.parametrize("name", CHECKPOINTED)
+def test_hooks_see_the_tensors_that_a_program_saves(name: str, tmp_path: Path) -> None:
+    """Checkpointed layers save as many tensors as PyTorch hands to its hooks, and as many again in backward."""
+    program, said = SAME[name]
+    layer = "x = layer(x, self.cosines, self.sines)"
+    again = "x = checkpoint(layer, x, self.cosines, self.sines, use_reentrant=False)"
+    script, out = tmp_path / "decoder.py", tmp_path / "decoder.capture"
+    imports = "from torch.utils.checkpoint import checkpoint\n"
+    script.write_text(imports + program.replace(layer, again))
+    captured((str(script),), out, quiet=True)
+    seen: Counter[tuple[str, int]] = Counter()
+    for event in recording.read(out).ranks[0].events:
+        if event.kind in ("saved", "checkpoint"):
+            seen[event.kind, event.values["backward"]] += event.values["number"]
+    scenario = described(said | {"training": {"recompute": "full"}})
+    [counts] = lower(scenario, load_model(scenario.model)).host_operations.values()
+    names = "checkpoint", "checkpoint_backward", "saved_tensor", "saved_tensor_again"
+    keys = ("checkpoint", 0), ("checkpoint", 2), ("saved", 0), ("saved", 2)
+    assert [counts[each] for each in names] == [seen[key] for key in keys]

@@ -198,9 +198,7 @@ class _RankProgram:
         self.asked_on = _stream(values["stream"])
         members = self.recording.groups[group]
         if len(members) == 1:
-            self.communicated[values["number"]] = recorder.record(
-                _stream(values["stream"])
-            )
+            self.communicated[values["number"]] = recorder.record(self.asked_on)
             return
         part = self._joined(values, kind, members)
         if self.batch is not None:
@@ -316,6 +314,14 @@ class _RankProgram:
     def _waits_for_copy(self, values: Mapping[str, Any]) -> None:
         self.recorder.synchronize(_stream(values["stream"]))
 
+    def _checkpoint(self, values: Mapping[str, Any]) -> None:
+        again = "_backward" if values["backward"] else ""
+        self.recorder.cpu(f"checkpoint{again}", values["number"])
+
+    def _saved(self, values: Mapping[str, Any]) -> None:
+        again = "_again" if values["backward"] else ""
+        self.recorder.cpu(f"saved_tensor{again}", values["number"])
+
     def _host_computes(self, values: Mapping[str, Any]) -> None:
         self.recorder.cpu("host_byte", values["bytes"])
 
@@ -370,6 +376,8 @@ PLAY: dict[str, Callable[[_RankProgram, Mapping[str, Any]], None]] = {
     "host_waits_all": _RankProgram._host_waits_all,
     "read": _RankProgram._read,
     "waits_for_copy": _RankProgram._waits_for_copy,
+    "checkpoint": _RankProgram._checkpoint,
+    "saved": _RankProgram._saved,
     "host_computes": _RankProgram._host_computes,
     "barrier": _RankProgram._host_waits_all,
     "replay": _RankProgram._replay,

@@ -47,6 +47,8 @@ EVENTS = {
     "read": ("stream", "operation"),
     "waits_for_copy": ("stream", "operation"),
     "host_computes": ("operation", "bytes"),
+    "checkpoint": ("number", "backward"),
+    "saved": ("number", "backward"),
     "barrier": (),
     "replay": (),
     "replay_end": (),

@@ -252,7 +252,7 @@ class Asynchronous(TensorParallel):
     ) -> Tensor:
         """A projection that `gathers` its input and scatters its gradient, or the other way round of its output."""
         t.cpu("dtensor_linear")
-        t.saves()
+        t.saves(x.requires_grad + w.requires_grad)
         if gathers:
             whole, y = self._gathered(t, x, w.shape[::-1], "nt")
         else:

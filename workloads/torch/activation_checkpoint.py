@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.torch.again import Again, Kept
@@ -23,7 +24,7 @@ def checkpoint(
     beside = Kept(products, again_attention=attention, itemsize=x.itemsize)
     if products:
         t.drop, t.drop_collective = beside, beside.collective
-    with t.no_grad():
+    with t.no_grad(), t.saved_by("saved_tensor"):
         out = forward(x)
     t.drop = t.drop_collective = None
     wanted = x.requires_grad
@@ -86,7 +87,9 @@ class _Region:
         stops_early = t.choices is None or t.choices.since(2, 1)
         if results is not None:
             t.drop, t.drop_collective = results.dropped(), results.drops_collective
-        y = t.recompute(lambda: self.forward(x)) if stops_early else self.forward(x)
+        with t.saved_by("saved_tensor_again"):
+            run = partial(self.forward, x)
+            y = t.recompute(run) if stops_early else run()
         t.drop = t.drop_collective = None
         return y
 

@@ -232,6 +232,7 @@ def mul(t: Tape, a: Tensor, b: Tensor) -> Tensor:
     """``a * b``: saves each factor for the gradient of the other one."""
     wanted = a.requires_grad, b.requires_grad
     left, right = a if wanted[1] else _shape_of(a), b if wanted[0] else _shape_of(b)
+    t.saves(sum(wanted))
 
     def backward(g: Tensor) -> Grads:
         # Gradients come in the alphabetical order of the operator's arguments: other, self.
@@ -271,12 +272,14 @@ def square(t: Tape, x: Tensor) -> Tensor:
         del first
         return [over(t, "mul.Tensor", g, twice)]
 
+    t.saves(x.requires_grad)
     return _node(t, over(t, "pow.Tensor_Scalar", x, 2, back=False), [x], backward)
 
 
 def rsqrt(t: Tape, x: Tensor) -> Tensor:
     """``x.rsqrt()``: saves its result."""
     y = over(t, "rsqrt.default", x, back=False)
+    t.saves(x.requires_grad)
     root = view(y, y.shape, strides_of(y))
 
     def backward(g: Tensor) -> Grads:
@@ -301,6 +304,7 @@ def activation(t: Tape, kind: str, x: Tensor) -> Tensor:
     if kind == "relu2":
         return square(t, activation(t, "relu", x))
     name, of_result = ACTIVATIONS[kind]
+    t.saves(x.requires_grad)
     y = over(t, f"{kind}.default", x, back=False)
     saved = view(y, y.shape, strides_of(y)) if of_result else x
     more = (0,) if kind == "relu" else ()

@@ -58,6 +58,8 @@ def heads_last(t: Tape) -> bool:
     return t.choices is not None and t.choices.attention == "triton"
 
 
+#: Tensors that PyTorch's fused kernels save: queries, keys, values, output, its statistics, and two of random numbers.
+FUSED = 7
 # Keys of a kernel's tile: every tile that a query touches is computed.
 TILE = 128
 
@@ -89,7 +91,7 @@ def _attention(t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     if heads_last(t):
         return triton_attention(t, q, k, v)
     t.cpu("attention")
-    t.saves()
+    t.saves(FUSED)
     if t.plain:  # memory-efficient attention knows no groups
         k, v = (for_every_head(t, x, q.shape[1]) for x in (k, v))
     work = _Attention.of(t, q, k, v, window)
@@ -224,7 +226,7 @@ def _attended(
 def triton_attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same by FlashAttention in Triton (2022): heads stay behind tokens, so nothing is transposed."""
     t.cpu("attention")
-    t.saves()
+    t.saves(5)
     t.launch(attention_kernels.kernel_of(t, q, k, v, "fwd"))
     shape = (*q.shape[:-1], v.shape[-1])
     return _attended(t, q, k, v, heads_behind(shape), attention_kernels.gradients)
@@ -240,7 +242,6 @@ def with_sinks(t: Tape, x: Tensor, sinks: Tensor) -> Tensor:
     beyond = aten.sub(t, sums, aten.reshape(t, sinks, 1, heads, 1))
     share = aten.to(t, aten.activation(t, "sigmoid", beyond), x.itemsize)
     del beyond
-    t.saves()
     return aten.mul(t, x, aten.reshape(t, share, batch, heads, tokens, 1))
 
 

@@ -89,7 +89,7 @@ class Graph:
         }
         t.cpu("compiled_forward")
         self._issue(t, self.forward, storages)
-        t.saves()
+        t.saves(len(self.kept) + len(self.parameters))
         outputs = [_tensor(form, storages) for _, form in self.outputs]
         values.update(zip((key for key, _ in self.outputs), outputs, strict=True))
         if not t.grad_enabled or not self.gradients:

@@ -61,7 +61,7 @@ def product(
         return quantized.product(t, x, w, bias, dtype)
     out_features, k = w.shape
     t.cpu("linear")
-    t.saves()
+    t.saves(x.requires_grad + w.requires_grad)
     if dtype:
         quantize(t, dtype, x.elements, w.elements)
         layout = products.forward_layout(dtype)
@@ -177,6 +177,7 @@ def clamp(t: Tape, x: Tensor) -> Tensor:
     """Elementwise bounds: saves its input, which says where the gradient passes."""
     shape, itemsize = x.shape, x.itemsize
     t.cpu("elementwise")
+    t.saves(x.requires_grad)
     launch_elementwise(t, "fused", x.elements, 2 * x.size)
 
     def backward(g: Tensor) -> list[Tensor | None]:
@@ -193,6 +194,7 @@ def gated(t: Tape, kind: str, x: Tensor, factor: Tensor) -> Tensor:
     shape, itemsize = x.shape, x.itemsize
     kind = kind.removesuffix("2")  # the square of a ReLU is one kernel like it
     t.cpu("elementwise")
+    t.saves(2)
     t.launch(Kernel(f"fused_{kind}_mul", (x.elements,), bytes=3 * x.size))
 
     def backward(g: Tensor) -> list[Tensor | None]:
@@ -210,7 +212,7 @@ def norm(t: Tape, kind: str, x: Tensor, weights: list[Tensor]) -> Tensor:
         return written_out.rms_norm(t, x, weights[0])
     name, count, least = NORMS[kind]
     t.cpu("norm")
-    t.saves()
+    t.saves(1 + count + len(weights))
     y = t.empty(x.shape, x.itemsize)
     statistics = [t.empty((*x.shape[:-1], 1), WIDE) for _ in range(count)]
     padded = (*weights, *(None,) * (count - len(weights)))

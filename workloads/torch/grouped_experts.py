@@ -60,7 +60,7 @@ class GroupedFeedForward(Module):
 def product(t: Tape, x: Tensor, w: Tensor) -> Tensor:
     """``x[e] @ w[e].T`` of every expert: saves its input, unless the weights are frozen."""
     t.cpu("linear")
-    t.saves()
+    t.saves(x.requires_grad + w.requires_grad)
     kept = x if w.requires_grad else Tensor(None, x.shape, x.itemsize)
     layer = _Product(t, kept, w, x.requires_grad)
     y = t.empty((*x.shape[:-1], w.shape[1]), x.itemsize)

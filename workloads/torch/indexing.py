@@ -118,8 +118,8 @@ def stack(t: Tape, parts: list[Tensor], at: int = 0, host: str = "stack") -> Ten
 
 
 def gather(t: Tape, x: Tensor, where: Tensor) -> Tensor:
-    """``x.gather(1, where)``: saves ``where``; backward adds what was picked to zeros."""
-    t.saves()
+    """``x.gather(1, where)``: saves both, ``x`` for its shape; backward adds what was picked to zeros."""
+    t.saves(2)
     y = t.empty(where.shape, x.itemsize)
     aten.call(t, indexing.pick, "gather.default", (x, 1, where), y, "index")
     shape = x.shape
@@ -134,7 +134,7 @@ def gather(t: Tape, x: Tensor, where: Tensor) -> Tensor:
 
 def index_add(t: Tape, onto: Tensor, x: Tensor, order: Tensor) -> Tensor:
     """``onto.index_add(0, order, x)``: saves ``order`` and ``x`` (only for its shape)."""
-    t.saves()
+    t.saves(2)
     y, arguments = t.empty(onto.shape, x.itemsize), (onto, 0, order, x)
     aten.call(t, indexing.copied_then_put, "index_add.default", arguments, y, "index")
 

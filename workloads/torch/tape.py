@@ -134,6 +134,8 @@ class Tape(Recorder):
     ----------
     grad_enabled : bool
         Operators give their results a history.
+    hooked : str
+        What the host spends on a tensor that is saved where the program hooks those; "": nothing.
     products : str
         Type in which linear layers of blocks compute; "": 16 bits.
     compiles : bool
@@ -173,7 +175,7 @@ class Tape(Recorder):
 
     def __init__(self, rank: int, shared: Shared, costs: dict[str, float]) -> None:
         super().__init__(rank, shared, costs)
-        self.grad_enabled = True
+        self.grad_enabled, self.hooked = True, ""
         self.products, self.plain, self.itemsize = "", "", 2
         self.compiles = False
         self.adapters: dict[Tensor, LowRank] = {}
@@ -278,7 +280,10 @@ class Tape(Recorder):
     def apply(self, out: Tensor, inputs: list[Tensor], backward: Backward) -> Tensor:
         """Gives ``out`` a history: ``backward`` maps its gradient to the gradients of ``inputs``."""
         before, self._launched = self._launched, self.issued
-        if not self.grad_enabled or not any(t.requires_grad for t in inputs):
+        wanted = any(t.requires_grad for t in inputs)
+        if not self.grad_enabled or not wanted:
+            # Hooks see what the nodes of a checkpointed region save, which keep nothing.
+            out.requires_grad = wanted and bool(self.hooked)
             return out
         for parameter in (t for t in inputs if t.requires_grad and t.node is None):
             self.reads.setdefault(parameter.name, before)
@@ -388,6 +393,22 @@ class Tape(Recorder):
         if self.widened is not None:
             self.widened(leaf)
         return wide
+
+    def saves(self, tensors: int = 1) -> None:
+        """A node is about to save so many tensors."""
+        if tensors and self.hooked:
+            self.cpu(self.hooked, tensors)
+        if tensors:
+            super().saves()
+
+    @contextmanager
+    def saved_by(self, hook: str) -> Iterator[None]:
+        """Tensors that are saved here are hooked (`hooked`)."""
+        before, self.hooked = self.hooked, hook
+        try:
+            yield
+        finally:
+            self.hooked = before
 
     @contextmanager
     def no_grad(self) -> Iterator[None]:

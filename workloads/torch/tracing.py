@@ -231,7 +231,7 @@ class Tracing(Tape):
     def cpu(self, name: str, count: float = 1.0) -> None:
         pass
 
-    def saves(self) -> None:
+    def saves(self, tensors: int = 1) -> None:
         pass
 
     def launch(

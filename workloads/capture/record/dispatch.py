@@ -26,6 +26,7 @@ from prestep.workloads.capture.record import (
     sizes,
     values,
 )
+from prestep.workloads.capture.record.checkpointing import Checkpointing
 from prestep.workloads.capture.record.exchange import Exchange
 from prestep.workloads.capture.record.regions import Regions
 from prestep.workloads.capture.record.stand_in import INSIDE, inward
@@ -40,6 +41,7 @@ MAKERS = (
     aten.ones.default,
     aten.randn.default,
 )
+DETACH = aten.detach.default
 #: Functional collectives that work in place on a copy (csrc/distributed/c10d/Functional.cpp).
 ON_A_COPY = (
     torch.ops._c10d_functional.all_reduce.default,
@@ -98,6 +100,8 @@ class Recorder(TorchDispatchMode):
         Number of each distinct operation, by its description as JSON.
     assumed
         How often a value was asked for that nobody knows, by what asked.
+    checkpointing
+        Whose the calls are that are counted.
     counter
         Profiles the program while its calls are counted; every thread with operations takes it up, as backward's.
     wrote
@@ -113,6 +117,7 @@ class Recorder(TorchDispatchMode):
         self.assumed: Counter[str] = Counter()
         self.counter: Any = None
         self.wrote: Any = None
+        self.checkpointing = Checkpointing()
         self.memo = memo.Memo(fake)
         self.reads = reads.Reads(self.assumed, self._write)
 
@@ -253,8 +258,8 @@ class Recorder(TorchDispatchMode):
         log.backward = log.backward or backward > 0
         if self.wrote is not None and log.backward and not backward:
             self.wrote(function, args, options)
-        if not log.open:
-            return
+        if not log.open or (function is DETACH and self.checkpointing.inside):
+            return  # a hook that detaches a tensor has a price for all that it does
         number = None if entry is None else entry.number
         # Indices that are known count, and calls of one key may have others.
         by_value = function._schema.name.partition("::")[2] in describe.PUTS

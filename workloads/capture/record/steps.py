@@ -122,6 +122,7 @@ class Steps:
 
     def __post_init__(self) -> None:
         self.marks = Marks(self.mark, self.boundary)
+        self.checkpointing = self.recorder.checkpointing
 
     def update(self, optimizer: torch.optim.Optimizer) -> None:
         """Weights were updated after gradients were computed."""
@@ -181,8 +182,10 @@ class Steps:
         """Python's calls, as a measure of the host's work."""
         if self.recorder.counter is None:
             sys.setprofile(None)  # of a thread that counted until the step ended
-        elif event == "call" and is_of_the_program(frame):
-            Log.current.calls += 1
+        elif event == "return":
+            self.checkpointing.returned(frame)
+        elif event == "call" and not self.checkpointing.call(frame):
+            Log.current.calls += is_of_the_program(frame)
 
     def _note_owners(self) -> None:
         """Whose storages are, now that gradients are there: of the step's first moment and of its last."""

@@ -38,11 +38,20 @@ class Log:
         self.open = True
         self.backward = False  # whether a gradient was computed since the last boundary
         self.calls = 0  # calls of Python functions since the last event
+        self.noticed: dict[tuple[str, int], int] = {}
+
+    def notice(self, kind: str, backward: int) -> None:
+        """Counts what is written down before the next event, with how often it happened."""
+        key = kind, backward
+        self.noticed[key] = self.noticed.get(key, 0) + 1
 
     def add(self, kind: str, *values: Any) -> None:
         if kind not in ASIDE:
             Log.arrive()
         if self.open:
+            for (counted, backward), times in self.noticed.items():
+                self.events.append((counted, times, backward, 0))
+            self.noticed = {}
             self.events.append((kind, *values, self.calls))
             self.calls = 0
 
