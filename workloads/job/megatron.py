@@ -104,7 +104,7 @@ class Megatron:
         wants="megatron.use_precision_aware_optimizer",
     )
     clip_grad_on_device: bool = engine(
-        False, "the host does not wait for the gradients' norm"
+        False, "the host does not wait for the gradients' norm", wants="waiting"
     )
     bucket_size: int | None = engine(
         None,

@@ -90,6 +90,12 @@ def _is_gathered_beside(a: Asked) -> bool:
     return sharded and a.scenario.megatron.overlap_param_gather
 
 
+def _waits_for_norm(a: Asked) -> bool:
+    """Whether Megatron's host waits for the norm of the gradients long enough to count."""
+    p, graphs = a.scenario.parallel, a.scenario.megatron.cuda_graph_scope
+    return p.tp * p.pp > 1 or "full_iteration" in graphs
+
+
 def _leaves_host(a: Asked) -> bool:
     """Whether the network counts; GPUs of one host that are kept from each other use it too."""
     nccl = a.scenario.nccl
@@ -145,6 +151,10 @@ CONDITIONS: dict[str, tuple[Callable[[Asked], bool], str]] = {
     "accumulated": (
         lambda a: microbatches_of(a.scenario) > 1,
         "more than one microbatch",
+    ),
+    "waiting": (
+        _waits_for_norm,
+        "tp or pp > 1, or cuda_graph_scope with full_iteration",
     ),
     "ranks": (lambda a: _ranks(a) > 1, "more than one rank"),
     "hosts": (_leaves_host, "more than one host"),
