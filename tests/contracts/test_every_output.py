@@ -57,6 +57,21 @@ def whole_job(folder: Path) -> str:
     return str(test_stragglers.written(folder, (1.0, 1.1), (1.0, 1.2)))
 
 
+def dump(folder: Path) -> str:
+    """A flight recorder's dump of one of two ranks: the other has not entered the collective."""
+    entry = {
+        "process_group": ["0", "default_pg"],
+        "profiling_name": "nccl:all_reduce",
+        "collective_seq_id": 3,
+        "state": "started",
+        **dict.fromkeys(("input_sizes", "output_sizes"), [[8]]),
+        **dict.fromkeys(("input_dtypes", "output_dtypes"), ["Float"]),
+    }
+    content = {"pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": [entry]}
+    (folder / "nccl_trace_rank_0.json").write_text(json.dumps(content))
+    return str(folder / "nccl_trace_rank_0.json")
+
+
 def with_data(folder: Path) -> str:
     (folder / "data.toml").write_text(DATALOAD)
     return str(folder / "data.toml")
@@ -67,6 +82,7 @@ FILES: dict[str, Callable[[Path], str]] = {
     "LOG": log,
     "CAPTURE": capture,
     "JOB": whole_job,
+    "DUMP": dump,
     "DATA": with_data,
 }
 PLAIN = "run mlp-ddp4"
@@ -116,7 +132,8 @@ LINES = {
     "kernel": ["kernel gemm 16384,8192,1280 --gpu h100"],
     "list": ["list clusters", "list gpus"],
     "doctor": ["doctor"],
-    "doctor-cluster": ["doctor cluster dgx-h100 LOG"],
+    "doctor-cluster": ["doctor cluster dgx-h100 LOG", "doctor cluster dgx-h100 DUMP"],
+    "doctor-hang": ["doctor hang DUMP"],
     "doctor-nccl": ["doctor nccl LOG --cluster dgx-h100"],
     "topology-show": ["topology show rail-h100 --hosts 4"],
     "capture-show": ["capture show CAPTURE"],
