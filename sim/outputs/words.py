@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import fields
+from dataclasses import fields, is_dataclass
 from typing import Any
 
 Schema = dict[str, Any]
@@ -71,7 +71,7 @@ def more(base: Schema, **keys: Schema) -> Schema:
 
 
 def of_class(cls: type, doc: str, **own: Schema) -> Schema:
-    """A table with the fields of a dataclass as its docstring describes them; `own`: keys that it says otherwise.
+    """A table with the fields of a dataclass or named tuple as its docstring has them; `own`: keys said otherwise.
 
     Examples
     --------
@@ -81,12 +81,20 @@ def of_class(cls: type, doc: str, **own: Schema) -> Schema:
     """
     docs = _described(inspect.getdoc(cls) or "")
     keys = {}
-    for field in fields(cls):
-        name, null = str(field.type).removesuffix(" | None"), " | None" in field.type
-        if field.name not in own:
-            key = _of(_TYPES[name], docs.get(field.name, ""))
-            keys[field.name] = or_null(key) if null else key
+    for field, kind in _fields(cls).items():
+        name, null = kind.removesuffix(" | None"), " | None" in kind
+        if field not in own:
+            key = _of(_TYPES[name], docs.get(field, ""))
+            keys[field] = or_null(key) if null else key
     return table(doc, **keys, **own)
+
+
+def _fields(cls: type) -> dict[str, str]:
+    """Names of the fields of a dataclass or a named tuple, with their types as written."""
+    if is_dataclass(cls):
+        return {field.name: str(field.type) for field in fields(cls)}
+    kinds = cls.__annotations__.items()
+    return {name: getattr(kind, "__forward_arg__", str(kind)) for name, kind in kinds}
 
 
 _TYPES = {"float": "number", "int": "integer", "str": "string", "bool": "boolean"}

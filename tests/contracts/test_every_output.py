@@ -64,8 +64,10 @@ def dump(folder: Path) -> str:
         "profiling_name": "nccl:all_reduce",
         "collective_seq_id": 3,
         "state": "started",
-        **dict.fromkeys(("input_sizes", "output_sizes"), [[8]]),
-        **dict.fromkeys(("input_dtypes", "output_dtypes"), ["Float"]),
+        "input_sizes": [[8]],
+        "input_dtypes": ["Float"],
+        "output_sizes": [[8]],
+        "output_dtypes": ["Float"],
     }
     content = {"pg_config": {"0": {"ranks": "[0, 1]"}}, "entries": [entry]}
     (folder / "nccl_trace_rank_0.json").write_text(json.dumps(content))
