@@ -180,6 +180,7 @@ def _compared(
         "same_operations": False,
         "communication_alone": {"base": 0.0, "changed": 0.0},
         "because": "",
+        "same_places": False,
         "choices": [],
     }
 

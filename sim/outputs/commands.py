@@ -165,7 +165,10 @@ COMPARED = table(
         base=SECONDS,
         changed=SECONDS,
     ),
-    because=text("why a clock or a power limit does what it does; empty: nothing odd"),
+    because=text(
+        "why a GPU's clock, power limit, HBM or arithmetic does what it does; empty: nothing odd"
+    ),
+    same_places=flag("whether another placement puts every rank where it was"),
     choices=items(
         of_class(
             Choice, "a kind of communication that NCCL runs otherwise after the changes"

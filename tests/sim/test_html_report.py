@@ -293,7 +293,7 @@ def test_no_row_of_a_table_is_nothing(pipeline: Prediction) -> None:
     ("kinds", "said"),
     [
         ({"spine": (0.5, 0.4)}, "spine is full for 500 ms of the step; 1 % more bandwidth saves 4 ms."),
-        ({"spine": (0.5, 0.4), "nvlink": (0.0, 0.9)}, "saves 4 ms, of nvlink 9 ms."),
+        ({"spine": (0.5, 0.4), "nvlink": (0.0, 0.9)}, "1 % more bandwidth of spine saves 4 ms, of nvlink 9 ms."),
         ({"nic": (0.001, 0.2), "nvlink": (0.0, 0.9)}, "no link is full for long; nvlink matters most: 1 % more bandwidth saves 9 ms."),
         ({"nic": (0.0, 0.0)}, "no link holds a transfer back."),
         ({"nic": (0.5, None)}, "nic is full for 500 ms of the step."),

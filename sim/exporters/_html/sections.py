@@ -116,12 +116,11 @@ def bottleneck(result: Prediction) -> str:
         return f"{told}."
     if prices[full.kind] <= LITTLE:
         return f"{told}; more bandwidth saves nothing."
-    told += f"; 1 % more bandwidth saves {words.price(prices[full.kind])}"
-    return (
-        f"{told}."
-        if best == full.kind
-        else f"{told}, of {best} {words.price(prices[best])}."
-    )
+    saves = words.price(prices[full.kind])
+    if best == full.kind:
+        return f"{told}; 1 % more bandwidth saves {saves}."
+    of_best = f"of {best} {words.price(prices[best])}"
+    return f"{told}; 1 % more bandwidth of {full.kind} saves {saves}, {of_best}."
 
 
 def _whose_step(rank: int, length: float, step: float) -> str:
