@@ -81,8 +81,20 @@ def strides_of(x: Tensor) -> tuple[int, ...]:
 def view(x: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Tensor:
     """The same memory in another shape and order, without history."""
     y = Tensor(x.storage, shape, x.itemsize)
+    y.offset = x.offset
     y.strides = () if tuple(strides) == contiguous(shape) else tuple(strides)
     return y
+
+
+def beside(x: Tensor, widths: Sequence[int]) -> list[Tensor]:
+    """Parts of the last dimension, one behind the other, without history."""
+    parts, begin = [], 0
+    for width in widths:
+        part = view(x, (*x.shape[:-1], width), strides_of(x))
+        part.offset += begin
+        parts.append(part)
+        begin += width
+    return parts
 
 
 def _shape_of(x: Tensor) -> Tensor:
@@ -139,6 +151,7 @@ def part(t: Tape, x: Tensor, begin: int, end: int = LAST) -> Tensor:
 
     t.cpu(VIEW)
     y = view(x, (*shape[:-1], width), strides_of(x))
+    y.offset += begin
     return _node(t, y, [x], backward)
 
 
@@ -328,7 +341,7 @@ def cat(t: Tape, parts: Sequence[Tensor]) -> Tensor:
 
     def backward(g: Tensor) -> Grads:
         t.cpu(VIEW_BACKWARD, len(widths))
-        return [view(g, (*g.shape[:-1], width), strides_of(g)) for width in widths]
+        return list[Tensor | None](beside(g, widths))
 
     shape = (*first.shape[:-1], sum(widths))
     return _node(t, joined(t, parts, shape, -1, FORWARD), list(parts), backward)

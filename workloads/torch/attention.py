@@ -35,10 +35,10 @@ def rope(t: Tape, x: Tensor, heads_behind: bool = False) -> Tensor:
         return aten.transpose(t, turned, 1, 2)
     half = x.shape[-1] // 2
     shape = (x.shape[1], 1, half) if heads_behind else (x.shape[2], half)
-    table = Tensor(None, shape, x.itemsize)  # of cosines, or of sines
+    cosines, sines = (t.table(n, shape, x.itemsize) for n in ("cosines", "sines"))
     one, two = split_joined(t, x, [half, half])
-    first = aten.sub(t, aten.mul(t, one, table), aten.mul(t, two, table))
-    second = aten.add(t, aten.mul(t, two, table), aten.mul(t, one, table))
+    first = aten.sub(t, aten.mul(t, one, cosines), aten.mul(t, two, sines))
+    second = aten.add(t, aten.mul(t, two, cosines), aten.mul(t, one, sines))
     return aten.cat(t, [first, second])
 
 
@@ -260,10 +260,7 @@ def split_joined(t: Tape, joined: Tensor, widths: list[int]) -> list[Tensor]:
     """``joined.split(widths, -1)``: views; backward puts their gradients together by one copy."""
     split = _Split(t, joined.shape, [None] * len(widths))
     t.cpu("view", len(widths))
-    strides = aten.strides_of(joined)
-    first, *others = (
-        aten.view(joined, (*joined.shape[:-1], width), strides) for width in widths
-    )
+    first, *others = aten.beside(joined, widths)
     main = t.apply(first, [joined], split.join)
     rest = enumerate(others, 1)
     return [main, *(t.apply(x, [main], partial(split.keep, at)) for at, x in rest)]

@@ -92,6 +92,7 @@ def select(t: Tape, x: Tensor, at: int) -> Tensor:
     """``x[at]`` on the first axis: a view; backward fills zeros of the whole and copies the gradient in."""
     t.cpu("view")
     y = Tensor(x.storage, x.shape[1:], x.itemsize)
+    y.offset = x.offset + at * y.elements
     shape, itemsize = x.shape, x.itemsize
 
     def backward(g: Tensor) -> list[Tensor | None]:

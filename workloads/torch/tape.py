@@ -62,6 +62,7 @@ class Tensor:
         "itemsize",
         "name",
         "node",
+        "offset",
         "on_grad",
         "requires_grad",
         "shape",
@@ -88,6 +89,7 @@ class Tensor:
         self.on_grad: Callable[[Tensor], None] | None = None
         self.name = ""
         self.strides: tuple[int, ...] = ()  # in elements; (): it is contiguous
+        self.offset = 0  # where it begins in its storage, in elements
         self.whole: tuple[int, ...] = ()  # of a shard: what it is a part of
 
     def moved(self) -> Tensor:
@@ -122,6 +124,7 @@ class Tensor:
         """The same storage and history with another shape (no kernel)."""
         t = Tensor(self.storage, shape, self.itemsize, self.node)
         t.requires_grad = self.requires_grad
+        t.offset = self.offset
         if shape == self.shape:
             t.strides = self.strides
         return t
@@ -164,6 +167,8 @@ class Tape(Recorder):
         With these the graph, and so what it saved, stays alive.
     compiled : dict
         Regions that were compiled, by what they depend on.
+    tables : dict
+        Tables of cosines and sines.
     reads : dict
         Parameters by name: the first operation that may read them, the one behind all that earlier nodes launched.
     """
@@ -191,6 +196,7 @@ class Tape(Recorder):
         self.retained: list[Backward] = []
         self.compiled: dict[Hashable, Hashable] = {}
         self.reads: dict[str, int] = {}
+        self.tables: dict[Hashable, Tensor] = {}
         self._seq = self._launched = 0
 
     def products_of(self, layer: int) -> str:
@@ -248,6 +254,11 @@ class Tape(Recorder):
         raise TypeError(f"{name}: this tape runs what it is asked for at once")
 
     # -- memory ---------------------------------------------------------------------------------
+    def table(self, name: str, shape: tuple[int, ...], itemsize: int) -> Tensor:
+        """A table that the model has, the same one whoever reads it; what it takes in memory is not counted."""
+        made = Tensor(None, shape, itemsize)
+        return self.tables.setdefault((name, shape, itemsize), made)
+
     def empty(
         self, shape: tuple[int, ...], itemsize: int = 2, owner: str = "activations"
     ) -> Tensor:

@@ -161,7 +161,7 @@ class Tracing(Tape):
         return x
 
     def _places(self, tensors: Sequence[Tensor]) -> tuple[Place, ...]:
-        return tuple((self.number(each), 0) for each in tensors)
+        return tuple((self.number(each), each.offset) for each in tensors)
 
     # -- steps ----------------------------------------------------------------------------------
     @property

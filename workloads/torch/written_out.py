@@ -25,13 +25,13 @@ def rms_norm(t: Tape, x: Tensor, weight: Tensor) -> Tensor:
 
 def rope(t: Tape, x: Tensor) -> Tensor:
     """apply_rotary_pos_emb on (batch, heads, seq, head_dim): x * cos + rotate_half(x) * sin; keeps nothing of x."""
-    table = Tensor(None, (1, 1, *x.shape[-2:]), x.itemsize)  # of cosines, or of sines
-    width = x.shape[-1]
-    plain = aten.mul(t, x, table)
+    shape, width = (1, 1, *x.shape[-2:]), x.shape[-1]
+    cosines, sines = (t.table(n, shape, x.itemsize) for n in ("cosines", "sines"))
+    plain = aten.mul(t, x, cosines)
     first, second = aten.part(t, x, 0, width // 2), aten.part(t, x, width // 2)
     turned = aten.cat(t, [aten.neg(t, second), first])
     del first, second
-    return aten.add(t, plain, aten.mul(t, turned, table))
+    return aten.add(t, plain, aten.mul(t, turned, sines))
 
 
 def widened(t: Tape, x: Tensor) -> Tensor:
