@@ -24,7 +24,7 @@ from prestep.sim.units import parse_bandwidth
 with lazily():
     from prestep import topologies
     from prestep.sim import files
-    from prestep.topologies.files import new_cluster
+    from prestep.topologies.files import interchange, new_cluster
 
 T = TypeVar("T")
 _NETWORKS = ("rail", "tree")
@@ -121,5 +121,5 @@ def _write(output: Path, text: str) -> None:
     except InputError:
         output.unlink()
         raise
-    count = f"{len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs"
-    talk(f"wrote {output}: {count}; look at it with `prestep topology show {output}`")
+    size = interchange.size_of(fabric)
+    talk(f"wrote {output}: {size}; look at it with `prestep topology show {output}`")

@@ -149,4 +149,4 @@ def import_(file: Path, output: Path | None, format_: str, host: str) -> None:
     fabric, path, notes = interchange.import_file(file, output, format_, host)
     for note in notes:
         talk(note)
-    talk(f"wrote {path}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs")
+    talk(f"wrote {path}: {interchange.size_of(fabric)}")

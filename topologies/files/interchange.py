@@ -197,6 +197,19 @@ def export_file(fabric: Fabric, path: str | Path, format: str = "") -> list[str]
     return lost + differences(fabric, importers.read(path, name))
 
 
+def size_of(fabric: Fabric) -> str:
+    """Hosts and GPUs in words.
+
+    Examples
+    --------
+    >>> from prestep.topologies import load_cluster
+    >>> size_of(load_cluster("dgx-h100"))
+    '1 host, 8 GPUs'
+    """
+    parts = ((len(fabric.hosts), "host"), (len(fabric.gpus), "GPU"))
+    return ", ".join(f"{n} {what}{'' if n == 1 else 's'}" for n, what in parts)
+
+
 def report_of(fabric: Fabric, name_or_file: str) -> str:
     """One line of counts for a good cluster, a line per switch tier, and what was assumed or contradicts itself.
 
@@ -210,7 +223,7 @@ def report_of(fabric: Fabric, name_or_file: str) -> str:
     doubts = any(key.startswith("contradiction:") for key in fabric.facts)
     verdict = "doubtful" if doubts else "good"
     lines = [
-        f"{name_or_file}: {verdict}: {len(fabric.hosts)} hosts, {len(fabric.gpus)} GPUs, {len(fabric.links) // 2} links"
+        f"{name_or_file}: {verdict}: {size_of(fabric)}, {len(fabric.links) // 2} links"
     ]
     for tier in tiers(fabric):
         rates = format_bandwidth(tier.egress), format_bandwidth(tier.all_gather)

@@ -53,7 +53,7 @@ def test_an_import_is_a_cluster_from_then_on(tmp_path: Path) -> None:
     assert importers.notes(load_cluster(written)) == notes != []
     assert len(load_cluster(written).gpus) == len(fabric.gpus) == 4
     text = interchange.report_of(load_cluster(written), str(written))
-    assert "good: 1 hosts, 4 GPUs, 4 links" in text
+    assert "good: 1 host, 4 GPUs, 4 links" in text
     assert "switch: joins 4" in text
     assert "assumed: GPU model" in text
     with pytest.raises(InputError, match="hosts: found 3, expected 1, as in the file"):
