@@ -136,6 +136,14 @@ def test_a_line_changes_its_key(
     assert getattr(getattr(read, section), name) == value
 
 
+def test_jobs_of_tests_decide_nothing(recipe: Path) -> None:
+    """`ci:` is for Automodel's continuous integration, and a mock data set's batch for the data set."""
+    plain = load_scenario(recipe, ["cluster.name=dgx-h100"])
+    more = RECIPE.replace("  seq_len: 2048", "  seq_len: 2048\n  batch_size: 4")
+    recipe.write_text(f"{more}ci:\n  nodes: 9\n  ep_size: 2\n", encoding="utf-8")
+    assert load_scenario(recipe, ["cluster.name=dgx-h100"]) == plain
+
+
 PEFT = """peft:
   _target_: nemo_automodel.components._peft.lora.PeftConfig
 """

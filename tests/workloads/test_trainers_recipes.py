@@ -339,6 +339,40 @@ def test_a_registry_says_what_the_toml_said(
     assert fast.pytorch.fp8_scaling == "rowwise"
 
 
+PACKED = """
+        dataloader=GrainDataLoader.Config(
+            dataset=@WAY@PackingConfig(dataset=SingleDatasetConfig(source=Source.Config(path="@PLACE@"))),
+        ),
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "attention", "documents"),
+    [
+        ("allenai/c4", "flex", 427),
+        ("allenai/c4", "sdpa", None),
+        ("my/corpus", "sdpa", None),
+        ("my/corpus", "flex", "packed"),
+    ],
+)
+def test_documents_of_a_corpus_that_is_known(
+    tmp_path: Path, place: str, attention: str, documents: int | str | None
+) -> None:
+    """A mask tells documents apart, whose mean length is the corpus's (156e9 / 365e6 of C4); else the reader is asked."""
+    assert round(156e9 / 365e6) == 427
+    data = PACKED.replace("@WAY@", "ConcatThenSplit").replace("@PLACE@", place)
+    text = REGISTRY.replace("@TRAINING@", "local_batch_size=1, seq_len=4096")
+    text = text.replace("@CHECKPOINT@", "FullAC").replace('"sdpa"', f'"{attention}"')
+    text = text.replace("        compile=", f"{data}        compile=", 1)
+    path = written(tmp_path, "llama3/config_registry.py", text)
+    chosen = [CLUSTER, "recipe.function=llama3_8b"]
+    if documents == "packed":
+        with pytest.raises(InputError, match=r"training\.packed"):
+            load_scenario(path, chosen)
+    else:
+        assert load_scenario(path, chosen).training.packed == documents
+
+
 def test_primus_adapters_are_no_unknown_keys(tmp_path: Path) -> None:
     """lora.* of a trainer's overrides are [adapter]; a model's file is found in the checkout."""
     text = """

@@ -9,12 +9,17 @@ Source: transformers, models/*/configuration_*.py.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.workloads.models import hugging_face_compressed, hugging_face_hybrids
+from prestep.workloads.models import (
+    hugging_face_compressed,
+    hugging_face_hybrids,
+    hugging_face_recent,
+)
 
 _ACTIVATIONS = {
     "silu": "silu",
@@ -37,15 +42,10 @@ def translate(config: Any, where: str) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise InputError.of(where, "", type(config).__name__, "an object")
     family = config.get("model_type")
+    if isinstance(family, str) and family not in _FAMILIES:
+        family = hugging_face_recent.text_family(family, config)
     if not isinstance(family, str) or family not in _FAMILIES:
-        raise InputError(
-            unknown(
-                where,
-                "model_type",
-                "nothing" if family is None else str(family),
-                _FAMILIES,
-            )
-        )
+        raise InputError(_not_read(family, config, where))
     names, extra = _FAMILIES[family]
     config = _text_of(config)
     mistakes = [
@@ -60,6 +60,20 @@ def translate(config: Any, where: str) -> dict[str, Any]:
         ours: config[_spelt(config, theirs)] for ours, theirs in names.items()
     }
     return table | {ours: value for ours, value in rest.items() if value is not None}
+
+
+def _not_read(family: object, config: dict[str, Any], where: str) -> Mistake:
+    """Why a family is not read; of one that nobody has looked at, how to say that its layers are known ones."""
+    known = hugging_face_recent.refused(str(family), config, where)
+    if known is not None:
+        return known
+    found = "nothing" if family is None else str(family)
+    mistake = unknown(where, "model_type", found, _FAMILIES)
+    if not all(key in config for key in _LLAMA_NAMES.values()):
+        return mistake
+    alike = "mixtral" if "num_local_experts" in config else "llama"
+    hint = f'its sizes are named as a llama\'s: if its layers are, too, "model_type": "{alike}" in a copy reads them'
+    return replace(mistake, hint=f"{mistake.hint}; {hint}" if mistake.hint else hint)
 
 
 def left_out(file: Path) -> tuple[str, ...]:
@@ -367,6 +381,11 @@ _FAMILIES: dict[
     "bloom": (_BLOOM_NAMES, _bloom),
     "mpt": (_MPT_NAMES, _mpt),
     "nemotron": (_LLAMA_NAMES, _nemotron),
+    "granitemoehybrid": (hugging_face_hybrids.NAMES, hugging_face_recent.granite),
+    **{
+        family: (_LLAMA_NAMES, reader)
+        for family, reader in hugging_face_recent.readers(_llama).items()
+    },
     **hugging_face_hybrids.FAMILIES,
     **hugging_face_compressed.FAMILIES,
 }

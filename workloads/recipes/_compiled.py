@@ -149,12 +149,25 @@ def titan_layers(draft: Recipe) -> None:
     if model is None or draft.get("pytorch.attention") != "flash2":
         return
     if model.kv_lora_rank:
+        _whole_samples(draft)
         draft.set("pytorch.attention", "cudnn")
         draft.assume(
             "but cuDNN's where values are narrower than queries, which FlashAttention 2 does not take"
         )
     elif model.window or model.sinks:
         draft.assume("FlexAttention, for windows and sinks, counts as FlashAttention 2")
+
+
+def _whole_samples(draft: Recipe) -> None:
+    """Notes that no kernel of latent attention here takes the lengths of documents."""
+    documents = draft.settings.get("training.packed")
+    if documents is None:
+        return
+    draft.drop("training.packed")
+    what = "documents that FlexAttention's mask tells apart, with latent attention"
+    nearly = "attention sees whole samples, which takes longer"
+    found = f"documents of {documents.value} tokens"
+    draft.lose(documents.where, documents.said, found, what, nearly)
 
 
 def sharded_experts(draft: Recipe) -> None:
@@ -164,13 +177,18 @@ def sharded_experts(draft: Recipe) -> None:
         sharded and experts_of(draft)
     ):
         return
-    switches = {f"megatron.{key.name}" for key in fields(Megatron)}
-    draft.drop(*switches.difference(f"megatron.{k}" for k in AUTOMODEL.reads(Megatron)))
+    keep_what_automodel_reads(draft)
     draft.set("training.framework", "automodel")
     for key in ("reduce_dtype", "master_weights", "clip_gradients"):
         if setting := draft.asides.get(f"pytorch.{key}"):
             draft.set(setting.key, setting.value, setting.said, setting.where)
     draft.assume("experts under FSDP2 count as NeMo Automodel's")
+
+
+def keep_what_automodel_reads(draft: Recipe) -> None:
+    """Takes back switches of Megatron's own engine, in whose place Automodel has PyTorch's."""
+    switches = {f"megatron.{key.name}" for key in fields(Megatron)}
+    draft.drop(*switches.difference(f"megatron.{k}" for k in AUTOMODEL.reads(Megatron)))
 
 
 def offload(draft: Recipe, document: Document, said: str) -> None:

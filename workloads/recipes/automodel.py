@@ -59,6 +59,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _split_adapters(draft, document)
     _optimizer(draft, document)
     if draft.get("training.framework") == "automodel":
+        _compiled.keep_what_automodel_reads(draft)
         _choose(draft, document)
     _adapters(draft, document)
     draft.hosts = draft.count(document, "benchmark.num_nodes")
