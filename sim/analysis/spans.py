@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.timeline import SPANS, TEXT, Timeline, Words, group_text
+from prestep.sim.analysis.timeline import (
+    EXCHANGES,
+    SPANS,
+    TEXT,
+    Timeline,
+    Words,
+    group_text,
+)
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import PrestepError
 from prestep.sim.graph.opgraph import (
@@ -88,7 +95,7 @@ def _exchange_spans(graph: OpGraph, run: Run, index: int, p: Program) -> Timelin
     rows = list(zip(p.payload[ops].tolist(), [w.axis for w in waits], strict=True))
     shown = {row: _exchanged(graph, p, *row) for row in dict.fromkeys(rows)}
     contents = [shown[row] for row in rows]
-    names = [f"{w.axis} exchanges of {p.names[w.op]}" for w in waits]
+    names = [f"{w.axis}{EXCHANGES}{p.names[w.op]}" for w in waits]
     return Timeline.build(
         rank=p.rank,
         stream=[graph.streams[p.stream[op]] for op in ops],

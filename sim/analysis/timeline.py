@@ -37,6 +37,8 @@ SPANS: dict[str, str] = {
     "flops": "float64",
     "channels": "int16",
 }
+#: Between an axis and the name of a row of layers: what these wait for on it.
+EXCHANGES = " exchanges of "
 COMMUNICATION = ("collective", "send", "recv", "sendrecv")
 #: Streams of a save after the last step: what training waits for, and what is written beside the steps that follow.
 SAVE, WRITER = "checkpoint", "checkpoint writer"

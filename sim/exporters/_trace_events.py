@@ -9,7 +9,13 @@ from typing import Any
 import numpy as np
 
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.analysis.timeline import COMMUNICATION, SAVE, WRITER, Timeline
+from prestep.sim.analysis.timeline import (
+    COMMUNICATION,
+    EXCHANGES,
+    SAVE,
+    WRITER,
+    Timeline,
+)
 from prestep.sim.exporters import _nccl
 
 CALL = 4000  # ns drawn for a launch call, about what cudaLaunchKernel takes in the measured H200 traces
@@ -121,8 +127,9 @@ def _work(
     free = _host_begin(spans)
     correlation, previous = 0, None
     launches = [*spans["launch"].tolist(), None]
-    for row, (moment, following) in zip(
-        _records(spans), pairwise(launches), strict=True
+    names = [*map(str, spans["name"].tolist()[1:]), ""]
+    for row, (moment, following), beside in zip(
+        _records(spans), pairwise(launches), names, strict=True
     ):
         if row["kind"] == "host":
             yield _host_event(row, rank)
@@ -132,7 +139,8 @@ def _work(
         if launch is None or launch != previous:
             correlation += 1
             if launch is not None:
-                graph = moment == following
+                # What a row of layers exchanges is drawn beside it: no graph has it.
+                graph = moment == following and EXCHANGES not in beside
                 yield from _launch(row, rank, free, correlation, graph, work)
                 free = max(free, launch)
             previous = launch

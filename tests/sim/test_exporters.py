@@ -157,6 +157,20 @@ def test_kernels_launched_together_are_one_graph_launch() -> None:
     assert len({e["args"]["correlation"] for e in events["kernel"]}) == 1
 
 
+def test_layers_and_what_they_exchange_are_no_graph() -> None:
+    """A row of layers and its exchanges are launched at one moment, by an ordinary call."""
+    spans = timeline()
+    names = ["layer forward", *["tp exchanges of layer forward"] * (len(spans) - 1)]
+    columns = {name: spans[name] for name in SPANS} | {
+        "launch": np.full(len(spans), 10e-6),
+        "name": names,
+    }
+    events = by_category(
+        json.loads(chrome_trace.render(result(timeline=type(spans).build(**columns))))
+    )
+    assert [e["name"] for e in events["cuda_runtime"]] == ["cudaLaunchKernel"]
+
+
 def test_a_folder_gets_one_file_per_rank(tmp_path: Path) -> None:
     """HolisticTraceAnalysis finds the rank of a file by the text `"rank": N`."""
     write(result(timeline=timeline(ranks=2)), tmp_path / "traces")
