@@ -11,7 +11,9 @@ import pytest
 
 from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
+from prestep.topologies.edit.overrides import with_overrides
 from prestep.validation.doctor import choices, evidence
+from prestep.validation.doctor.causes import CAUSES
 from prestep.validation.doctor.diagnosis import Sign, diagnosed
 from prestep.validation.doctor.sweep import Change, Situation, series_of
 from prestep.validation.formats.collective_rows import Row
@@ -141,3 +143,21 @@ def test_what_would_be_faster_is_named_only_where_it_would_be() -> None:
         measured = replace(row, time=ran.time * factor)
         here = Situation(fabric, wanted, series_of([measured]))
         assert bool(choices.faster(here)) == named
+
+
+@pytest.mark.parametrize(
+    ("cluster", "down", "cause"),
+    [("spectrum-x-b300", "plane0", "nic_slow"), ("rail-h100", "nic[0,8]", "slow_rail")],
+)
+def test_a_plane_and_a_rail_that_are_down_are_predicted_as_such(
+    cluster: str, down: str, cause: str
+) -> None:
+    """One of the cause's forms takes exactly as long as the cluster without it, at every size; less than all takes."""
+    fabric = load_cluster(cluster, 2)
+    series = series_of(rows())
+    cut = Situation(with_overrides(fabric, {down: "off"}), Nccl(), series)
+    slow = [size.expected.time for size in cut.sizes]
+    here = Situation(fabric, Nccl(), series)
+    assert slow != pytest.approx([size.expected.time for size in here.sizes])
+    forms = [change for change in CAUSES[cause].changes(here) if "down" in change.text]
+    assert [here.times(form) for form in forms] == [pytest.approx(slow)]
