@@ -88,7 +88,7 @@ def completed(
     mistakes = [*recipe.mistakes, *(() if lenient else recipe.missed(said))]
     mistakes += [one for key, one in recipe.lacking.items() if not _says(said, key)]
     made = _without_model(recipe.tables()) if _names_model(said) else recipe.tables()
-    _leave_out_experts(made, recipe, said)
+    _leave_out_idle(made, recipe, said)
     placed, wrong_place, notes = _placed(made, recipe, said, path.parent)
     mistakes += wrong_place
     InputError.check(mistakes)
@@ -174,21 +174,22 @@ def _says(said: Mapping[str, str], key: str) -> bool:
     return key in said or (of_model and _names_model(said))
 
 
-def _leave_out_experts(
+def _leave_out_idle(
     tables: Mapping[str, dict[str, Any]], recipe: Recipe, said: Mapping[str, str]
 ) -> None:
-    """Drops a trainer's defaults for experts where the model has none, which nobody wants to be warned of."""
-    changed = any(key.startswith("model.") for key in said)
-    if (
-        changed
-        or "kind" not in tables.get("model", {})
-        or tables["model"].get("experts")
-    ):
-        return
+    """Drops a trainer's defaults without a part in the step, which nobody wants to be warned of.
+
+    Those for experts where the model has none, and dropout of attention that writes no weights.
+    """
+    model, megatron = tables.get("model", {}), tables.get("megatron", {})
+    unnamed = "kind" in model and not any(key.startswith("model.") for key in said)
+    idle = ("megatron.moe_",) if unnamed and not model.get("experts") else ()
+    attention = said.get("megatron.attention", megatron.get("attention"))
+    if attention != "unfused":
+        idle = (*idle, "megatron.attention_dropout")
     for key, setting in recipe.settings.items():
-        section, _, name = key.partition(".")
-        if setting.said == "default" and name.startswith("moe_"):
-            tables.get(section, {}).pop(name, None)
+        if setting.said == "default" and key.startswith(idle):
+            megatron.pop(key.partition(".")[2], None)
 
 
 def _without_model(tables: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
