@@ -241,7 +241,7 @@ _CHANGED = re.compile(
     r"gpu(?:\[.*\])?\.(clock|power_limit|hbm_bandwidth|flops)=([\d.]+)(x|%)"
 )
 LITTLE = 0.001  # of the step: less is no change
-HALF = 0.5  # of what the changed clock alone would cost: less of it than that is odd
+HALF = 0.5  # of the time that the change alone would save or cost: less of it is odd
 
 
 def factors(changes: Iterable[str]) -> dict[str, float]:
@@ -271,7 +271,9 @@ def bound_note(
     if len(changed) != 1 or not total:
         return ""
     factor = asked[changed[0]]
-    if abs(speedup - 1) >= HALF * abs(factor - 1):
+    if not factor or not speedup:
+        return ""
+    if abs(1 / speedup - 1) >= HALF * abs(1 / factor - 1):
         return ""
     arithmetic = math.fsum(
         use.time for use in uses if gpu.roofline.arithmetic(use.kernel)
