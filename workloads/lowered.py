@@ -141,7 +141,8 @@ class Lowered:
     the bytes of every parameter, or of its shard, that the first simulated rank keeps; empty: nobody counted.
     ``model_flops`` are those of a step's model over all ranks, nan where the program's file does not tell them from
     recomputation; None: they follow from the model's sizes. ``reads``: what a program's step reads over all ranks, and
-    its unit. ``attention``: as in `Site`.
+    its unit. ``attention``: as in `Site`. ``launch``: seconds of the host for each further CUDA kernel of an operation;
+    0: what operations cost the host has them.
     """
 
     graph: OpGraph
@@ -154,3 +155,4 @@ class Lowered:
     model_flops: float | None = None
     reads: tuple[float, str] = (math.nan, "steps")
     attention: str = ""
+    launch: float = 0.0

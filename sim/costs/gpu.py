@@ -238,8 +238,12 @@ class Gpu:
 
     def pauses(self, kernel: Kernel) -> float:
         """Seconds between the CUDA kernels of an operation that has rows; 0 for others."""
+        return self.further_launches(kernel) * self.gap
+
+    def further_launches(self, kernel: Kernel) -> int:
+        """CUDA kernels of an operation that has rows, beyond the first; 0 of others."""
         surface = self.surface(kernel)
-        return 0.0 if surface is None else (surface[0].starts(kernel) - 1) * self.gap
+        return 0 if surface is None else surface[0].starts(kernel) - 1
 
     def _by_operations(self, kernel: Kernel) -> float:
         """Seconds by its own table: a vector that is filled up to a matrix is read where matrices are."""

@@ -19,6 +19,7 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain, OpGraph
 from prestep.sim.planning.fleet import limited_of, rest_of
 from prestep.sim.planning.job import Job, Machine
+from prestep.sim.planning.launches import with_launches
 from prestep.sim.planning.plans import plan_of, plans_of
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.job.faults import Faults
@@ -150,7 +151,8 @@ def _planned(
     plans: tuple[Plan, ...],
 ) -> Planned:
     waiting = _waiting(job, machine)
-    timed = _timed(job, machine, lowered.graph, plans, chains, waiting)
+    graph = with_launches(lowered.graph, machine.gpu, lowered.launch)
+    timed = _timed(job, machine, graph, plans, chains, waiting)
     return Planned(
         **vars(timed),
         job=job,

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
+from prestep.sim.costs import load_gpu
+from prestep.sim.graph.kernel import Kernel
+from prestep.sim.planning.launches import with_launches
 from prestep.workloads.capture.host import host_work
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.operation import Argument, Operand, Operation
 from prestep.workloads.operators.rules import kernels_of
+from prestep.workloads.torch.recorder import Recorder, Shared
 
 TENSOR = Operand("bf16", (64, 64))
 
@@ -44,3 +51,25 @@ def test_every_cost_has_a_time() -> None:
     costs = host_costs("captured")
     names = ("view", "elementwise", "product", "attention", "convolution", "norm")
     assert all(costs[f"aten_{name}"] > 0 for name in (*names, "list", "list_tensor"))
+
+
+def test_the_host_launches_every_kernel_of_an_operation() -> None:
+    """A sum by index sorts: the host spends its further launches before what follows, and none for plain kernels."""
+    places, rows = Operand("fp32", (64, 64)), Operand("fp32", (65536, 64))
+    given = (places, (Operand("int64", (65536,)),), rows, True)
+    (sorts,) = kernels_of(Operation("aten.index_put_.default", given, (), (places,)))
+    shared = Shared()
+    recorder = Recorder(0, shared, {"launch": 4.0e-6})
+    for kernel in (sorts, Kernel("aten add", (1024,), "fp32", "", 12288.0), sorts):
+        recorder.launch(kernel)
+    graph = shared.graph([recorder.program()], {0: (0,)})
+    gpu = load_gpu("h200")
+    paid = with_launches(graph, gpu, 4.0e-6).programs[0].host
+    plain = graph.programs[0].host
+    more = np.round((paid - plain) / 4.0e-6)
+    assert more[1] >= 5 and more[0] == more[2] == 0
+    assert more[1] == gpu.further_launches(sorts)
+    assert with_launches(graph, gpu, 0.0) is graph
+    replayed = replace(graph.programs[0], host=np.zeros(3))
+    free = replace(graph, programs=(replayed,))
+    assert not with_launches(free, gpu, 4.0e-6).programs[0].host.any()

@@ -77,6 +77,7 @@ def lower(
         (host_factor, marks),
         model_flops=model_flops(recording, compiler.kernels),
         reads=reads_of(recording),
+        launch=scaled["launch"],
     )
 
 
