@@ -65,8 +65,10 @@ def lower(
     return Step(job_of(scenario, model, machine, lowered), machine, model, lowered)
 
 
-def lowered_on(scenario: Scenario, fabric: Fabric) -> Lowered:
-    """The step's operations and memory without their times.
+def lowered_on(
+    scenario: Scenario, fabric: Fabric, machine: Machine | None = None
+) -> Lowered:
+    """The step's operations and memory without their times; `machine`: what it runs on, where that is known.
 
     Raises
     ------
@@ -74,7 +76,8 @@ def lowered_on(scenario: Scenario, fabric: Fabric) -> Lowered:
         If the layout does not fit the cluster or the model, or asks for what is not simulated.
     """
     model = _checked_model(scenario, fabric)
-    return _operations(scenario, model, machine_of(scenario, model, fabric))
+    machine = machine or machine_of(scenario, model, fabric)
+    return _operations(scenario, model, machine)
 
 
 def _operations(
@@ -179,7 +182,7 @@ def job_of(
 
 
 def _remarks(scenario: Scenario, model: ModelSpec, machine: Machine) -> Remarks:
-    hosts = len({*map(machine.fabric.host_of, machine.gpus)})
+    hosts = len({*machine.fabric.hosts_of(machine.gpus)})
     return Remarks(
         scenario.notes,
         tuple(idle(scenario, model, hosts)),
@@ -220,9 +223,9 @@ def _site(
     """What lowering has to know of the machine; `hosts` has the ratio of every rank's host."""
     fabric, gpus = machine.fabric, machine.gpus
     processes.memory_of(fabric, gpus[0])  # whether there is such a socket
-    names = [fabric.host_of(gpu) for gpu in gpus]
+    names = fabric.hosts_of(gpus)
     domains = paths.domains(fabric)
-    joined = sum(domains[gpu] == domains[gpus[0]] for gpu in gpus)
+    joined = [domains[gpu] for gpu in gpus].count(domains[gpus[0]])
     place = Place(names.count(names[0]), blocking=False, gpus_per_domain=joined)
     read, gpu = framework_of(scenario).reads(PyTorch), machine.gpu.name
     return Site(

@@ -7,8 +7,14 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+import numpy as np
+import numpy.typing as npt
+
 from prestep.sim.graph.opgraph import OpGraph
 from prestep.workloads.memory.account import Memory
+
+Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 
 def strides_of(order: Sequence[str], degrees: Mapping[str, int]) -> dict[str, int]:
@@ -83,6 +89,12 @@ class Place:
         """NVLink domains that so many ranks lie in."""
         each = self.gpus_per_domain or self.gpus_per_host
         return len({rank // each for rank in ranks})
+
+    def near(self, groups: Ints, mine: tuple[int, ...]) -> Bools:
+        """Which of some groups, a line each, share hosts with ``mine``."""
+        hosts = {rank // self.gpus_per_host for rank in mine}
+        shared: Bools = np.isin(groups // self.gpus_per_host, [*hosts])
+        return np.asarray(shared.any(axis=1))
 
     def beside(
         self, groups: Sequence[tuple[int, ...]], mine: tuple[int, ...]

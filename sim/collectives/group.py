@@ -168,10 +168,10 @@ def _layout(
 def _laid_out(fabric: Any, given: tuple[str, ...], settings: Nccl) -> _Layout:
     ranks = _ordered(fabric, given)
     hosts = _hosts(fabric, ranks, settings)
-    machines = {fabric.host_of(host[0]) for host in hosts}
-    racks = any(fabric.host_of(host[0]) != fabric.host_of(host[-1]) for host in hosts)
+    machines = fabric.hosts_of(host[0] for host in hosts)
+    racks = machines != fabric.hosts_of(host[-1] for host in hosts)
     near, across = _neighbours(hosts), _across(hosts)
-    return _Layout(ranks, hosts, len(machines), racks, tuple(near), tuple(across))
+    return _Layout(ranks, hosts, len({*machines}), racks, tuple(near), tuple(across))
 
 
 def _ordered(fabric: Any, ranks: tuple[str, ...]) -> tuple[str, ...]:

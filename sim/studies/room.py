@@ -109,7 +109,9 @@ class _Room:
         if layout_mistakes(scenario, gpus, self.planned.model):
             return None
         try:
-            lowered = lowered_on(few_microbatches(scenario), self.planned.fabric)
+            machine = self.planned.machine
+            few = few_microbatches(scenario)
+            lowered = lowered_on(few, machine.fabric, machine)
         except InputError:
             return None
         needs = peaks(lowered)

@@ -8,6 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from prestep.sim.collectives import group as groups
+from prestep.sim.collectives import table
+from prestep.sim.collectives.algorithms import ring, tree
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import graphs
 from prestep.sim.collectives.nccl.system import system_of
@@ -17,6 +20,7 @@ from prestep.sim.collectives.wires import paths
 from prestep.sim.costs import generation
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
+from prestep.topologies.files.library import Library
 
 SIZE = 2.0**26
 
@@ -72,3 +76,23 @@ def test_a_try_with_the_same_ways_open_finds_the_same(
     monkeypatch.setattr(graphs, "_farthest", lambda types, limit: limit)
     walked = [graphs.compute(system, p, 90, speeds) for p in (graphs.RING, graphs.TREE)]
     assert spared == walked
+
+
+def test_what_no_size_and_no_speed_changes_is_found_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """30 sizes, what NCCL could have chosen instead, and faster links: rings, trees and the order of ranks are one."""
+    made = list[str]()
+
+    def counted(module: object, name: str) -> None:
+        whole = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *values: made.append(name) or whole(*values)
+        )
+
+    counted(ring, "_load")
+    counted(groups, "_laid_out")
+    counted(tree, "_flows")
+    rows = table.sweep(Library().read("gh200-quad", 11))
+    assert {row.plan.algo for row in rows} == {"ring", "tree"}
+    assert sorted(made) == ["_flows", "_laid_out", "_load"]

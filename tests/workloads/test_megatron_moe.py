@@ -310,7 +310,7 @@ def test_experts_whole_on_ranks_of_tensor_parallelism() -> None:
     """With etp = 1 expert parallelism spans tensor-parallel ranks; groups cover a stage once."""
     grid = Grid(4, 2, 2, cp=1, ep=8, etp=1)
     ep, edp = grid.experts("ep", 1), grid.experts("dp", 1)
-    assert sorted(sum(ep, ())) == list(range(8, 16)) == sorted(sum(edp, ()))
+    assert sorted(ep.ravel()) == list(range(8, 16)) == sorted(edp.ravel())
     assert (
         run(
             SMALL, {"dp": 4, "tp": 2, "ep": 8, "etp": 1, "sequence_parallel": True}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -122,8 +122,8 @@ class Fabric:
     def gpus_by_host(self) -> dict[str, tuple[str, ...]]:
         """Hosts in order, each with its GPUs in order; those without a GPU (storage servers) are left out."""
         members: dict[str, list[str]] = {}
-        for gpu in self.gpus:
-            members.setdefault(self.host_of(gpu), []).append(gpu)
+        for gpu, host in zip(self.gpus, self.hosts_of(self.gpus), strict=True):
+            members.setdefault(host, []).append(gpu)
         return {host: tuple(gpus) for host, gpus in members.items()}
 
     @cached_property
@@ -151,6 +151,11 @@ class Fabric:
     def host_of(self, node: str) -> str:
         """The host a node is in, "" for what stands outside every host (a leaf switch)."""
         return self.nodes.hosts[self.node_index(node)]
+
+    def hosts_of(self, nodes: Iterable[str]) -> list[str]:
+        """`host_of` many nodes, all of which are there."""
+        hosts, index = self.nodes.hosts, self.nodes.index
+        return [hosts[index[node]] for node in nodes]
 
     def node_index(self, node: str) -> int:
         """Position of a node in `nodes`; raises InputError with a close name when there is none."""

@@ -13,9 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
 
+import numpy as np
+
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import axis_order
-from prestep.workloads.lowered import Layout, Unlike, strides_of
+from prestep.workloads.lowered import Ints, Layout, Unlike, strides_of
 
 
 @dataclass(frozen=True)
@@ -65,20 +67,20 @@ class Grid(Layout):
         stride, degree = self._strides[axis], getattr(self, axis)
         return range(0, stride * degree, stride)
 
-    def tensor_ranks(self, p: int, d: int, c: int) -> tuple[int, ...]:
-        """Ranks of a stage that differ in their tensor-parallel index."""
-        first = self.rank(d, p, 0, c)
-        return tuple(first + offset for offset in self._along("tp"))
+    def all_along(self, p: int, across: Sequence[str], along: Sequence[str]) -> Ints:
+        """Ranks of a stage, a line for each place along the axes ``across``; in it those along the others.
 
-    def context_ranks(self, p: int, d: int, t: int) -> tuple[int, ...]:
-        """Ranks of a stage that have other parts of the same samples."""
-        first = self.rank(d, p, t)
-        return tuple(first + offset for offset in self._along("cp"))
+        Of several axes the first is the outermost.
+        """
+        lines, columns = (
+            [sum(place) for place in product(*map(self._along, axes))]
+            for axes in (across, along)
+        )
+        return self.rank(0, p, 0) + np.add.outer(lines, columns)
 
-    def replica_ranks(self, p: int, t: int) -> tuple[int, ...]:
-        """Ranks of a stage that have the same parameters, ascending."""
-        first = self.rank(0, p, t)
-        return tuple(first + offset for offset in self._copies)
+    def replicas(self, ranks: Ints) -> Ints:
+        """The replica that each of some ranks is in."""
+        return ranks // self._strides["dp"] % self.dp
 
     @property
     def world(self) -> int:
@@ -90,8 +92,11 @@ class Grid(Layout):
         copies = self.dp * self.cp * self.tp // (self.ep * self.etp)
         return {"tp": self.etp, "ep": self.ep, "dp": copies, "pp": self.pp}
 
-    def experts(self, axis: str, p: int) -> list[tuple[int, ...]]:
-        """Groups of a stage along an axis of the experts' grid (tp, ep or dp), in the order of their first ranks."""
+    def experts(self, axis: str, p: int) -> Ints:
+        """Groups of a stage along an axis of the experts' grid (tp, ep or dp), in the order of their first ranks.
+
+        A line each.
+        """
         degrees = {
             name: degree for name, degree in self.expert_degrees.items() if name != "pp"
         }
@@ -104,18 +109,18 @@ class Grid(Layout):
             if name != axis
         ]
         firsts = sorted(sum(place) for place in product(*across))
-        ranks = self.stage(p)
-        return [
-            tuple(ranks[first + i * strides[axis]] for i in range(degrees[axis]))
-            for first in firsts
-        ]
+        steps = strides[axis] * np.arange(degrees[axis])
+        return np.array(self.stage(p))[np.add.outer(firsts, steps)]
 
     @cached_property
     def teams(self) -> tuple[tuple[int, ...], ...]:
         """Replicas that go together through every layer: those whose ranks share experts."""
         if self.ep == 1:
             return tuple((d,) for d in range(self.dp))
-        groups = (*self.experts("ep", 0), *self.experts("tp", 0))
+        groups = (
+            *self.experts("ep", 0).tolist(),
+            *self.experts("tp", 0).tolist(),
+        )
         sharing = ({self.where(rank)[0] for rank in group} for group in groups)
         return _joined(self.dp, sharing)
 

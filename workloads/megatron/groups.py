@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from prestep.workloads.exchanges.context import ROLES, Context, groups
 from prestep.workloads.job import JobSpec
-from prestep.workloads.lowered import Place
+from prestep.workloads.lowered import Ints, Place
 from prestep.workloads.megatron.folding import Grid, Kind
 from prestep.workloads.megatron.shard import Spread, busiest
 from prestep.workloads.parallel.group import Group
@@ -23,7 +25,7 @@ class Groups:
 
     def __init__(self, grid: Grid, place: Place, kinds: Sequence[Kind] = ()) -> None:
         self.grid, self.place, self.kinds = grid, place, kinds
-        self._by_axis: dict[tuple[str, int], Sequence[tuple[int, ...]]] = {}
+        self._by_axis: dict[tuple[str, int], Ints] = {}
 
     def of(self, axis: str, stage: int, replica: int = 0) -> Group:
         """The group of an axis that the first rank of a stage and replica is in: tp, cp, dp (with cp, for gradients).
@@ -35,7 +37,7 @@ class Groups:
         me = self.grid.rank(replica, stage, 0)
         everywhere = axis in ("dp", "edp")
         groups = self._all(axis, stage)
-        mine = next(group for group in groups if me in group)
+        mine = tuple(groups[np.flatnonzero((groups == me).any(axis=1))[0]].tolist())
         if not everywhere:
             groups = self._of_kind(groups, replica)
         arrivals = max(1, len(self.kinds)) if everywhere else 1
@@ -48,14 +50,12 @@ class Groups:
         kinds = (kind for kind in self.kinds if replica in kind.members)
         return next((len(kind.replicas) for kind in kinds), self.grid.dp)
 
-    def _of_kind(
-        self, groups: Sequence[tuple[int, ...]], replica: int
-    ) -> Sequence[tuple[int, ...]]:
+    def _of_kind(self, groups: Ints, replica: int) -> Ints:
         """Groups of the replicas that are of a replica's kind."""
         if len(self.kinds) <= 1:
             return groups
         kind = next(kind for kind in self.kinds if replica in kind.members)
-        return [g for g in groups if self.grid.where(g[0])[0] in kind.members]
+        return groups[np.isin(self.grid.replicas(groups[:, 0]), [*kind.members])]
 
     def team(self, stage: int, replica: int) -> list[Group]:
         """The groups that exchange something in every layer."""
@@ -68,34 +68,29 @@ class Groups:
         )
         return [self.of(axis, stage, replica) for axis in axes]
 
-    def _all(self, axis: str, stage: int) -> Sequence[tuple[int, ...]]:
-        """All groups of an axis in a stage, made once."""
+    def _all(self, axis: str, stage: int) -> Ints:
+        """All groups of an axis in a stage, a line each, made once."""
         key = axis, stage
         if key not in self._by_axis:
             self._by_axis[key] = self._made(axis, stage)
         return self._by_axis[key]
 
-    def _made(self, axis: str, stage: int) -> Sequence[tuple[int, ...]]:
+    def _made(self, axis: str, stage: int) -> Ints:
         g = self.grid
         if axis in EXPERT_AXES:
             return g.experts(EXPERT_AXES[axis], stage)
         if axis == "tp":
-            return [
-                g.tensor_ranks(stage, d, c) for d in range(g.dp) for c in range(g.cp)
-            ]
+            return g.all_along(stage, ("dp", "cp"), ("tp",))
         if axis in ROLES:
-            parts = groups(axis, range(g.cp), g.ring_degree)
-            shared = (
-                g.context_ranks(stage, d, t) for d in range(g.dp) for t in range(g.tp)
-            )
-            return [tuple(ranks[i] for i in part) for ranks in shared for part in parts]
-        return [g.replica_ranks(stage, t) for t in range(g.tp)]
+            parts = np.array(groups(axis, range(g.cp), g.ring_degree))
+            shared = g.all_along(stage, ("dp", "tp"), ("cp",))
+            return shared[:, parts].reshape(-1, parts.shape[1])
+        return np.sort(g.all_along(stage, ("tp",), ("dp", "cp")), axis=1)
 
-    def _beside(
-        self, groups: Sequence[tuple[int, ...]], mine: tuple[int, ...]
-    ) -> list[tuple[int, ...]]:
+    def _beside(self, groups: Ints, mine: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Copies that meet a group on links, itself first."""
-        others = (group for group in self.place.beside(groups, mine) if group != mine)
+        near = groups if self.place.blocking else groups[self.place.near(groups, mine)]
+        others = (group for group in map(tuple, near.tolist()) if group != mine)
         return [mine, *others]
 
     def context(self, stage: int, replica: int) -> Context | None:

@@ -47,6 +47,20 @@ class Toll(NamedTuple):
     links: tuple[tuple[int, float, int], ...]
 
 
+class Tolls(dict[int, Toll | None]):
+    """What each of some ways takes at a speed in MB/s, worked out when asked for; None: farther than the limit."""
+
+    def __init__(self, ways: Sequence[Way], speed: int, limit: int) -> None:
+        super().__init__()
+        self.ways, self.speed, self.limit = ways, speed, limit
+
+    def __missing__(self, at: int) -> Toll | None:
+        way = self.ways[at]
+        toll = _toll(way, self.speed) if way.type <= self.limit else None
+        self[at] = toll
+        return toll
+
+
 NOTHING = Toll(0, ())  # where a channel begins that no net brings in
 
 
@@ -74,11 +88,9 @@ class Walk:
     hops: int = 0
     # What the walk asks for again at every step, each worked out once.
     choices: dict[int | None, list[int]] = field(default_factory=dict)
-    beginnings: dict[int, tuple[list[Toll | None], list[int]]] = field(
-        default_factory=dict
-    )
+    beginnings: dict[int, tuple[Tolls, list[int]]] = field(default_factory=dict)
     exits: dict[int, dict[int, Toll]] = field(default_factory=dict)
-    onto: dict[int, list[Toll | None]] = field(default_factory=dict)
+    onto: dict[int, Tolls] = field(default_factory=dict)
     pairs: dict[int, list[int]] = field(default_factory=dict)
     rankings: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = field(
         default_factory=dict
@@ -122,11 +134,11 @@ class Walk:
             room[at] += taken
         self.hops -= hops
 
-    def inside_from(self, gpu: int) -> list[Toll | None]:
-        """Tolls of the ways to every other GPU; None of those that are too far."""
+    def inside_from(self, gpu: int) -> Tolls:
+        """Tolls of the ways to every other GPU."""
         if gpu not in self.onto:
             ways, limit = self.system.between[gpu], self.target.type_inside
-            self.onto[gpu] = _tolls(ways, self.inside, limit)
+            self.onto[gpu] = Tolls(ways, self.inside, limit)
         return self.onto[gpu]
 
     # channels -------------------------------------------------------------------------------------------------
@@ -214,8 +226,8 @@ class Walk:
         type_ = self.both(way, opposite)
         return way if way.type == type_ else way._replace(type=type_)
 
-    def back(self, net: int) -> tuple[list[Toll | None], list[int]]:
-        """Tolls of the ways from a net to every GPU (None: too far); the GPUs to begin with, the net's owner first."""
+    def back(self, net: int) -> tuple[Tolls, list[int]]:
+        """Tolls of the ways from a net to every GPU; the GPUs to begin with, the net's owner first."""
         if net not in self.beginnings:
             ways = [
                 self.farther(way, self.system.out[gpu][net])
@@ -223,7 +235,7 @@ class Walk:
             ]
             owner = self.system.owners[net]
             self.beginnings[net] = (
-                _tolls(ways, self.between, self.target.type_between),
+                Tolls(ways, self.between, self.target.type_between),
                 sorted(nearest(ways), key=lambda gpu: gpu != owner),
             )
         return self.beginnings[net]
@@ -421,11 +433,6 @@ class Walk:
         now, then = count * self.target.inside, best.count * best.inside
         same = self.target.pattern == best.pattern and self.target.cross == best.cross
         return now > then or (now == then and same and self.hops < best.hops)
-
-
-def _tolls(ways: Sequence[Way], speed: int, limit: int) -> list[Toll | None]:
-    """What each of some ways takes; None of those that are farther than the limit."""
-    return [_toll(way, speed) if way.type <= limit else None for way in ways]
 
 
 def _toll(way: Way, speed: int) -> Toll:
