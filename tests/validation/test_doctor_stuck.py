@@ -198,3 +198,33 @@ def test_numbers_rise_in_the_examples() -> None:
     """The interpreter itself: without a stop nobody waits."""
     assert run([*GROUPS] * 3, 0, 99) is None
     assert all(a <= b for a, b in pairwise(sorted(GROUPS)))
+
+
+OLD = "[rank{0}]:[E ProcessGroupNCCL.cpp:1664] [PG 1 Rank {0}] Exception detected by watchdog at work: 9, "
+NEW = "[rank{0}]:[E ProcessGroupNCCL.cpp:1785] [PG ID 1 PG GUID 1(dp) Rank {0}] failure detected by watchdog, "
+ENDS = {
+    OLD: "last enqueued NCCL work: {1}, last completed NCCL work: 8.",
+    NEW: "last enqueued work: {1}, last completed work: 8",
+}
+
+
+@pytest.mark.parametrize("beginning", [OLD, NEW])
+@pytest.mark.parametrize("late", [None, 2])
+def test_a_watchdogs_log_names_the_rank_that_enqueued_less(
+    beginning: str, late: int | None, tmp_path: Path
+) -> None:
+    """In the words of old and new releases; where all enqueued the same no rank is blamed."""
+    timed_out = (
+        "[Rank 0] Watchdog caught: WorkNCCL(SeqNum=9, OpType=ALLREDUCE, NumelIn=1)"
+    )
+    lines = [
+        (beginning + ENDS[beginning]).format(rank, 8 if rank == late else 11)
+        for rank in range(4)
+    ]
+    path = tmp_path / "train.log"
+    path.write_text("\n".join([timed_out, *lines]))
+    made = CliRunner().invoke(cli.main, ["doctor", "hang", str(path), "--json"])
+    (found,) = json.loads(made.stdout)["delays"]
+    assert made.exit_code == 1 and found["number"] == 9
+    assert found["ranks"] == ([] if late is None else [late])
+    assert "allreduce" in found["what"]

@@ -138,7 +138,12 @@ def of_cluster(cluster: str, measured: Sequence[Path], op: str, **options: Any) 
     _answer(found, _fabric(cluster, found.run.hosts), **options)
 
 
-@command.command(epilog="\b\nExamples:\n  prestep doctor hang nccl_trace_rank_*\n")
+@command.command(
+    epilog="\b\n"
+    "Examples:\n"
+    "  prestep doctor hang nccl_trace_rank_*\n"
+    "  prestep doctor hang train.log\n"
+)
 @click.argument(
     "dumps",
     nargs=-1,
@@ -149,18 +154,22 @@ def of_cluster(cluster: str, measured: Sequence[Path], op: str, **options: Any) 
 @as_json
 @explained
 def hang(dumps: Sequence[Path], json_: bool) -> None:
-    """Which rank holds up a job, by the dumps of PyTorch's flight recorder, one a rank? Exit 1 if one does."""
-    opened = [(path, recorded.opened(path)[1]) for path in dumps]
-    others = [path for path, dump in opened if dump is None]
+    """Which rank holds up a job? Exit 1 if one does.
+
+    DUMP: dumps of PyTorch's flight recorder, one a rank, or logs in which its watchdog speaks.
+    """
+    opened = [(path, recorded.ranks_of(path)) for path in dumps]
+    others = [path for path, ranks in opened if not ranks]
     if others:
         expected = (
             "a dump of PyTorch's flight recorder (TORCH_FR_BUFFER_SIZE=2000) whose name ends in its rank, as PyTorch "
-            "writes it: nccl_trace_rank_0"
+            "writes it: nccl_trace_rank_0; or a log with `last enqueued work` of its watchdog"
         )
         found = "another file, or a name without a number"
         raise errors.InputError.of(others[0].name, "", found, expected)
-    late = stuck.delays([dump for _, dump in opened if dump is not None])
-    found = f"{len(opened)} ranks: none holds the others up"
+    ranks = [dump for _, each in opened for dump in each]
+    late = stuck.delays(ranks)
+    found = f"{len(ranks)} ranks: none holds the others up"
     show_result(
         json_,
         lambda: {"good": not late, "delays": [delay.to_json() for delay in late]},

@@ -13,9 +13,9 @@ from prestep.validation.doctor import logs, training
 from prestep.validation.doctor.host_lines import TOOLS
 from prestep.validation.doctor.logs import Run
 from prestep.validation.doctor.recorded import (
-    HEAD,
     UNTIMED,
     Recorded,
+    head_of,
     is_recorded,
     opened,
 )
@@ -117,7 +117,7 @@ def _kind(path: Path) -> str:
     """What a file is: log, trace, training or scenario."""
     if path.is_dir() or path.suffix in (".gz", ".parquet", ".et"):
         return "trace"
-    if is_recorded(_head(path)):
+    if is_recorded(head_of(path)):
         return "recorded"
     text = text_of(path, KINDS)
     plain = without_prefix(text)
@@ -131,15 +131,6 @@ def _kind(path: Path) -> str:
         return "scenario"
     start = text.strip().split("\n")[0][:60]
     raise InputError.of(path.name, "", repr(start), KINDS)
-
-
-def _head(path: Path) -> bytes:
-    """The beginning of a file; nothing of one that cannot be read, which is said later."""
-    try:
-        with path.open("rb") as file:
-            return file.read(HEAD)
-    except OSError:
-        return b""
 
 
 def _met(job: Job) -> Iterator[Recorded]:

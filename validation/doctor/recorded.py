@@ -18,7 +18,8 @@ from typing import Any, NamedTuple
 
 from prestep.sim import files
 from prestep.sim.errors import InputError
-from prestep.validation.doctor.stuck import Dump, dump_of
+from prestep.validation.doctor.stuck import Dump, dump_of, dumps_of_log
+from prestep.validation.formats.records import text_of
 from prestep.workloads.traces.collectives import KERNEL_OPS, OPS, SIZES
 
 #: Operations whose bytes are those of one rank, where nccl-tests counts those of all.
@@ -71,6 +72,29 @@ def read(path: Path) -> list[Recorded]:
     if not collectives:
         raise InputError.of(path.name, "", "no collective with a time", UNTIMED)
     return collectives
+
+
+def head_of(path: Path) -> bytes:
+    """The beginning of a file; nothing of one that cannot be read, which is said later."""
+    try:
+        with path.open("rb") as file:
+            return file.read(HEAD)
+    except OSError:
+        return b""
+
+
+def ranks_of(path: Path) -> list[Dump]:
+    """What a dump, or a log in which PyTorch's watchdog speaks, says of its ranks; nothing of other files.
+
+    Raises
+    ------
+    InputError
+        If it is damaged.
+    """
+    if not is_recorded(head_of(path)):
+        return dumps_of_log(text_of(path))
+    dump = opened(path)[1]
+    return [] if dump is None else [dump]
 
 
 def opened(path: Path) -> tuple[list[Recorded], Dump | None]:

@@ -29,6 +29,13 @@ SHOWN = 8
 ALIKE = ("all_reduce", "allreduce", "_all_gather_base", "_reduce_scatter_base")
 #: A message between two members of a group, by their places in it: `nccl:recv 1<-0`.
 _MESSAGE = re.compile(r"(send|recv) (\d+)(?:->|<-)(\d+)$")
+#: What a watchdog says of a rank in a group: the last collective that it enqueued, and the last that ended; and which
+#: one timed out. `[PG 1 Rank 0]`, in later releases of PyTorch `[PG ID 0 PG GUID 0(default_pg) Rank 0]`.
+_WATCHDOG = re.compile(
+    r"\[rank(\d+)\].*?\[PG (?:ID \S+ PG GUID )?([^\s(]+)(?:\((.*?)\))? Rank \d+\].*?"
+    r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)"
+)
+_TIMED_OUT = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
 DELAYS = words.items(
     words.table(
         "ranks that hold up a process group",
@@ -153,6 +160,31 @@ def dump_of(path: Path, content: Mapping[str, Any]) -> Dump | None:
     return Dump(int(numbers[-1]), entries, messages, members, titles)
 
 
+def dumps_of_log(text: str) -> list[Dump]:
+    """The ranks whose watchdogs speak in a log, as far as their lines say: numbers of collectives, no shapes.
+
+    Examples
+    --------
+    >>> line = "[rank{0}]: [PG ID 0 PG GUID 0(default_pg) Rank {0}] last enqueued work: {1}, last completed work: 6"
+    >>> log = [line.format(rank, last) for rank, last in ((0, 7), (1, 6), (2, 7))]
+    >>> print(*delays(dumps_of_log(chr(10).join(log))))
+    rank 1: collective 7 of process group 0 (default_pg): did not enter it (a collective); ranks 0, 2 waiting
+    """
+    names = {int(seq): op.lower() for seq, op in _TIMED_OUT.findall(text)}
+    entries: dict[int, dict[str, dict[int, Entry]]] = {}
+    titles: dict[str, str] = {}
+    for rank, group, title, enqueued, completed in _WATCHDOG.findall(text):
+        last, ended = int(enqueued), int(completed)
+        titles[group] = f"process group {group}" + (f" ({title})" if title else "")
+        entries.setdefault(int(rank), {})[group] = {
+            number: Entry(
+                names.get(number, "a collective"), "", number <= ended, True, 0.0
+            )
+            for number in range(max(ended, 0), last + 1)
+        }
+    return [Dump(rank, groups, {}, {}, titles) for rank, groups in entries.items()]
+
+
 def _entry(one: Mapping[str, Any]) -> Entry:
     state = one.get("state", "")
     backend, _, name = one["profiling_name"].rpartition(":")
@@ -254,10 +286,8 @@ def _among(inside: Mapping[int, Entry]) -> tuple[tuple[int, ...], str]:
             queued,
             f"called {name}, and their GPUs did not begin it: a kernel before it does not end",
         )
-    return (
-        (),
-        f"all ranks entered {name} and it did not end: the network or a GPU (Xid in dmesg, NCCL WARN lines)",
-    )
+    why = "the network or a GPU (Xid in dmesg, NCCL WARN lines)"
+    return (), f"all ranks that left a record entered {name} and it did not end: {why}"
 
 
 def _late(group: str, dumps: Sequence[Dump]) -> Delay | None:
