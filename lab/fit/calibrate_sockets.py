@@ -20,11 +20,12 @@ from unittest.mock import patch
 import numpy as np
 from scipy.optimize import least_squares
 
+from lab.formats import published_collectives, published_machines
 from prestep.sim.collectives.constants import Tcp
 from prestep.sim.collectives.wires import paths, socket
 from prestep.sim.errors import InputError, Mistake
 from prestep.topologies import load_cluster
-from prestep.validation.formats import published_collectives, published_machines
+from prestep.validation.formats.collective_reader import read_lines
 from prestep.validation.formats.collective_rows import MIB, Row
 from prestep.validation.sets import collectives
 from prestep.validation.sets.predict_collective import HOST, cluster_of, predict_row
@@ -48,11 +49,7 @@ LIGHT = 0.3  # weight of sizes below 1 MiB, which no limit judges
 def rows_of(name: str = SET) -> tuple[list[Row], list[Row]]:
     """Rows below 1 MiB that constants are fitted to, and the others below 1 MiB."""
     chosen = collectives.load(name)
-    rows = [
-        row
-        for file in chosen.files
-        for row in collectives.read(chosen.folder / file)[0]
-    ]
+    rows = [row for file in chosen.files for row in read_lines(chosen.folder / file)[0]]
     small = [row for row in rows if row.size < MIB and not row.skip]
     fitted = [
         row

@@ -16,12 +16,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from lab.formats import doctor_threads
+from lab.formats import doctor_threads, published_collectives
 from prestep.sim import progress
 from prestep.sim.errors import PrestepError
 from prestep.validation.doctor.normal import FEWEST, parts_of
 from prestep.validation.doctor.sweep import LARGE, Situation, Sweep
-from prestep.validation.formats import published_collectives
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.sets.predict_collective import cluster_of, loadable
 

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from lab.formats.published_collectives import read_csv
 from prestep.sim.collectives.interval import (
     DIRECT,
     NETWORK,
@@ -25,6 +26,7 @@ from prestep.sim.collectives.interval import (
 )
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.costs.spreads import NOMINAL, quantile
+from prestep.validation.formats.collective_reader import read_lines
 from prestep.validation.formats.collective_rows import IN_PLACE, Row, members
 from prestep.validation.sets import collectives
 from prestep.validation.sets.predict_collective import (
@@ -61,10 +63,9 @@ def _samples(
 ) -> Iterator[Sample]:
     chosen = collectives.load(name)
     configurations = chosen.fitted_configurations()
-    for path in (
-        [chosen.folder / file for file in chosen.files] if rows is None else [rows]
-    ):
-        for row in collectives.read(path)[0]:
+    paths = [chosen.folder / file for file in chosen.files] if rows is None else [rows]
+    for path in paths:
+        for row in read_csv(path) if rows else read_lines(path)[0]:
             if (
                 row.skip
                 or loadable(row)

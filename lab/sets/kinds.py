@@ -48,6 +48,9 @@ KINDS: Mapping[str, Kind] = {
         ),
         steps=True,
     ),
+    "published_collectives": Kind(
+        table_of(("rows",), rows=TEXTS, base=Text(), limits=Text())
+    ),
     "checkpoint": Kind(
         table_of(
             ("rows", "disks", "stall", "beside"),

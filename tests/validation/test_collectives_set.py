@@ -159,7 +159,7 @@ def test_emulated_networks(tmp_path: Path) -> None:
 
 def test_sets_of_both_kinds_are_one_interface(report_of: ReportOf) -> None:
     """A set's kind decides how it is compared; names of both are listed; the wrong kind is refused where steps are meant."""
-    assert {"collectives", "collectives-unseen", "published-collectives"} <= set(
+    assert {"collectives", "collectives-unseen", "collectives-in-place"} <= set(
         set_names("collectives")
     )
     kinds = (
@@ -167,6 +167,7 @@ def test_sets_of_both_kinds_are_one_interface(report_of: ReportOf) -> None:
         "collectives",
         "choices",
         "published",
+        "published_collectives",
         "traces",
         "checkpoint",
         "probes",
@@ -196,11 +197,11 @@ def test_the_command(tmp_path: Path) -> None:
     good = written(tmp_path, line(s=4.8e-5, bytes=2**22 + 4))
     run = CliRunner().invoke
     made = run(
-        cli.main, ["validate", "collectives-unseen", "published-collectives", "--json"]
+        cli.main, ["validate", "collectives-unseen", "collectives-in-place", "--json"]
     )
     assert [one["set"] for one in json.loads(made.stdout)] == [
         "collectives-unseen",
-        "published-collectives",
+        "collectives-in-place",
     ]
     assert run(cli.main, ["validate", "collectives-unseen"]).exit_code == 0
     assert (

@@ -24,7 +24,7 @@ from prestep.validation.replayed.sets.traces import TraceReport
 from prestep.validation.report.collectives import CollectiveReport, Limits
 from prestep.validation.report.gate import Check
 from prestep.validation.sets.choices import ChoiceReport
-from prestep.validation.sets.sets import load_set, set_names, set_table
+from prestep.validation.sets.sets import folder_of, load_set, set_names, set_table
 from prestep.validation.sets.sources import CASES, kinds
 from prestep.validation.sets.steps import Report
 from tests.sample import together
@@ -32,6 +32,7 @@ from tests.sample import together
 EMPTY = {
     "steps": lambda: Report("h200", (), load_set("h200").tolerances),
     "collectives": lambda: CollectiveReport("collectives", "", (), Limits({})),
+    "published_collectives": lambda: CollectiveReport("p", "", (), Limits({})),
     "choices": lambda: ChoiceReport("nccl-choice", "", ()),
     "traces": lambda: TraceReport("traces", "", (), {}),
     "published": lambda: PublishedReport("published", "", ()),
@@ -173,7 +174,7 @@ def test_rows_of_fitted_groups_judge_nothing() -> None:
 
 def test_slices_without_a_limit_judge_nothing(tmp_path: Path) -> None:
     """Small messages of other machines are reported; a file of nothing else does not pass."""
-    rows = CASES / "published-collectives" / "reference.csv"
+    rows = folder_of("published-collectives") / "reference.csv"
     with rows.open(encoding="utf-8", newline="") as file:
         small = [
             row for row in csv.DictReader(file) if float(row["size_bytes"] or 0) < 2**20

@@ -7,16 +7,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from prestep.sim.errors import InputError, Mistake
-from prestep.validation.formats import (
-    collective_reader,
-    nccl_tests,
-    published_collectives,
-)
+from prestep.validation.formats import collective_reader, nccl_tests
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.overlap_rows import Overlap
 from prestep.validation.formats.records import text_of
 
-FORMATS = "logs of nccl-tests (text or JSON), JSON lines of the harness, or a CSV of published rows"
+FORMATS = "logs of nccl-tests (text or JSON), or JSON lines of the harness"
 
 
 def read_files(
@@ -44,9 +40,7 @@ def read_files(
 
 
 def _read_file(path: Path, cluster: str, op: str) -> tuple[list[Row], list[Overlap]]:
-    """Rows of one file: CSV, a log of nccl-tests, or lines of JSON."""
-    if path.suffix.lower() == ".csv":
-        return published_collectives.to_fit(path, cluster), []
+    """Rows of one file: a log of nccl-tests, or lines of JSON."""
     text = text_of(path)
     if nccl_tests.is_log(text):
         if not cluster:

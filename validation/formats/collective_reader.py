@@ -57,6 +57,10 @@ def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Ove
         With file, line and key of everything that is wrong.
     """
     path, reader = Path(path), _Reader(cluster)
+    if path.suffix.lower() == ".csv":
+        expected = "JSON lines of `prestep measure`"
+        hint = "published tables are read by published-collectives, a set of the repository's lab/"
+        raise InputError.of(path.name, "", "a CSV table", expected, hint)
     records.read_lines(text_of(path), path.name, reader.take)
     return reader.rows, reader.overlaps
 

@@ -1,6 +1,6 @@
 """Measured collectives, one row a size.
 
-Readers: `collective_reader` (JSON lines of the harness), `published_collectives` (CSV), `nccl_tests` (its logs).
+Readers: `collective_reader` (JSON lines of the harness), `nccl_tests` (its logs).
 """
 
 from __future__ import annotations

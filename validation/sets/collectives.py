@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any
 
 from prestep.sim import progress
 from prestep.sim.errors import InputError
-from prestep.validation.formats import collective_reader, published_collectives
+from prestep.validation.formats import collective_reader
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.overlap_rows import Overlap
 from prestep.validation.report.collectives import Case, CollectiveReport, Limits
@@ -94,15 +94,15 @@ def _limits_file(name: str, table: Mapping[str, Any]) -> Path:
     return path
 
 
-def read(path: str | Path) -> tuple[list[Row], list[Overlap]]:
-    """Rows of a file in either format: CSV as published, or the harness's JSON lines."""
-    if Path(path).suffix.lower() == ".csv":
-        return published_collectives.read_csv(path), []
-    return collective_reader.read_lines(path)
+#: Reads the rows of a file: collectives alone, and beside kernels.
+Read = Callable[[Path], tuple[list[Row], list[Overlap]]]
 
 
 def validate_set(
-    name: str, rows: str | Path | None = None, jobs: int = 1
+    name: str,
+    rows: str | Path | None = None,
+    jobs: int = 1,
+    read: Read = collective_reader.read_lines,
 ) -> CollectiveReport:
     """Predicts the rows of a set, or other rows under its limits, and compares.
 
@@ -111,9 +111,11 @@ def validate_set(
     name
         A set of kind "collectives".
     rows
-        A file of other rows: JSON lines, or CSV.
+        A file of other rows in the set's format.
     jobs
         Not used: predicting a thousand rows takes seconds.
+    read
+        Reads a file of the set's format; without it, JSON lines of the harness.
 
     Raises
     ------

@@ -12,18 +12,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lab.formats.published_machines import (
+    MACHINES,
+    Machine,
+    machine_of,
+    machines,
+)
 from prestep.sim.collectives.plan import OPS
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.table import bus_factor
 from prestep.sim.errors import InputError, Mistake
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.nccl_env import Unpredictable, settings_of
-from prestep.validation.formats.published_machines import (
-    MACHINES,
-    Machine,
-    machine_of,
-    machines,
-)
 from prestep.validation.formats.records import text_of
 from prestep.workloads.operation import words
 

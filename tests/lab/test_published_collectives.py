@@ -8,14 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from lab import CASES
+from lab.fit import published_collectives as fits
+from lab.formats import published_collectives, published_machines
+from lab.sets.published_collectives import validate_set
 from prestep.sim.collectives.constants import load
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
-from prestep.validation.formats import published_collectives, published_machines
-from prestep.validation.sets import collectives
-from prestep.validation.sets.collectives import validate_set
+from prestep.topologies import load_cluster
+from prestep.validation.report.collectives import Limits
 from prestep.validation.sets.predict_collective import LAUNCH, predict_row
 from tests.conftest import ReportOf
+from tests.validation.test_fit_network import TRUE, measured
 
 
 def published(tmp_path: Path, *records: dict[str, str]) -> Path:
@@ -121,11 +125,6 @@ def test_reference_figures_are_predicted(report_of: ReportOf) -> None:
     assert not any(one.fitted for one in made.cases)
 
 
-def test_the_suffix_tells_the_format(tmp_path: Path) -> None:
-    """A set of collectives reads CSV and JSON lines alike."""
-    assert collectives.read(published(tmp_path, H100))[0][0].machine == "dgx-h100"
-
-
 def test_every_machine_is_well_described() -> None:
     """A machine has a cluster or a reason why not, and no two have the same name."""
     machines = published_machines.machines()
@@ -144,3 +143,83 @@ def test_a_machine_may_have_a_version_whatever_its_rows_say(
     assert row.wanted.version == version
     machine = published_machines.machine_of(H100 | sirius | {"source": ""})
     assert machine is not None and bool(machine.fitted_nodes) == (variant == "2")
+
+
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "rows.csv"
+    blank = dict.fromkeys(published_collectives.COLUMNS, "")
+    with path.open("w", newline="") as file:
+        writer = csv.DictWriter(file, published_collectives.COLUMNS)
+        writer.writeheader()
+        for k in range(3, 30, 2):
+            row = measured("all_reduce", 2**k, 0)
+            said = {
+                "id": f"r{k}",
+                "source": "ALCF",
+                "hardware": "Sophia (ALCF), NVIDIA A100-SXM4-40GB, 8/node",
+                "nodes": "2",
+                "gpus": "16",
+            }
+            said |= {
+                "op": "all_reduce",
+                "size_bytes": str(2**k),
+                "time_us": str(row.time * 1e6),
+            }
+            writer.writerow(blank | said | {"settings": "NCCL 2.28.9"})
+    return path
+
+
+def test_fits_write_files_that_work(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Facts of the network make a cluster file, constants a file of a GPU; both say how well they fit."""
+    out, nccl = tmp_path / "mine.toml", tmp_path / "nccl.toml"
+    words = [str(table(tmp_path)), "--cluster", "alcf-sophia"]
+    fits.main([*words, "--network", "-o", str(out)])
+    assert "held out: mean |error|" in capsys.readouterr().out
+    fabric = load_cluster(str(out), 2)
+    assert fabric.facts["net_share"].evidence == "fitted"
+    assert fabric.facts["net_ll"].value == pytest.approx(TRUE["net_ll"], rel=0.1)
+    fits.main([*words, "-o", str(nccl)])
+    assert "held out" in capsys.readouterr().out and nccl.exists()
+
+
+def test_only_rows_of_fitted_node_counts_are_fitted_to(tmp_path: Path) -> None:
+    """A CSV gives the fit only the node counts that the table of machines gives to fits."""
+    rows = published_collectives.to_fit(table(tmp_path), "alcf-sophia")
+    assert {row.held_out for row in rows} == {True, False} and all(
+        row.fitted for row in rows
+    )
+    with pytest.raises(InputError, match="no row to fit to"):
+        published_collectives.to_fit(table(tmp_path), "dgx-h100")
+
+
+def test_at_most_one_node_count_of_a_machine_is_fitted() -> None:
+    """No machine gives more than one of its node counts to fits."""
+    assert all(
+        len(machine.fitted_nodes) <= 1 for machine in published_machines.machines()
+    )
+
+
+def test_every_cluster_of_the_table_exists() -> None:
+    """Every machine has a cluster file that builds, or says why it has none."""
+    for machine in published_machines.machines():
+        assert machine.cluster or machine.reason
+        if machine.cluster:
+            assert load_cluster(machine.cluster, 2 if machine.one_host else None).gpus
+        if machine.one_host:
+            assert len(load_cluster(machine.one_host).hosts) == 1
+
+
+def test_reference_figures() -> None:
+    """The figures that are often quoted are predicted within the limits, with nothing fitted to them."""
+    made = validate_set("reference-collectives")
+    assert made.passed and not made.skips
+    assert not made.select(fitted=True).n
+
+
+def test_limits_are_those_agreed() -> None:
+    """A median of 10 % and nine in ten within 25 %, at 1 MiB and more."""
+    limits = Limits.read(CASES / "published-collectives" / "limits.toml")
+    assert limits.of("aws-p5, 1 MiB and more") == {"median": 0.10, "p90": 0.25}
+    assert not limits.of("aws-p5, below 1 MiB")

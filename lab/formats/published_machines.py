@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from lab import CASES
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.validation.formats.collective_rows import CASES
 
-MACHINES = CASES.parent / "published-collectives" / "machines.toml"
+MACHINES = CASES / "published-collectives" / "machines.toml"
 
 
 @dataclass(frozen=True)
