@@ -258,7 +258,7 @@ def test_the_constants_are_those_of_the_code() -> None:
         "slowest product that power holds down": f"{interference._table()['power']['least'] / 1e12:g} Tflop/s",
         "pauses until a stream rests": f"{streams.PAUSE}",
         "NCCL watchdog's period": f"{ddp.WATCHDOG_PERIOD:g} s",
-        "cuBLAS workspace": f"{rank_step.CUBLAS_WORKSPACE / 2**20:g} MiB",
+        "cuBLAS workspace": f"{rank_step.HANDLES * rank_step.CUBLAS_WORKSPACE / 2**20:g} MiB",
     }
     shown = dict(
         re.findall(r"^\| ([^|]+) \| ([^|]+) \|", part(NOTES, "Constants"), re.MULTILINE)

@@ -13,6 +13,7 @@ from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import COMM, KERNEL, OpGraph
 from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.models.model import load_model
 from prestep.workloads.torch.rank_step import RankStep
 from prestep.workloads.torch.recorder import Shared
@@ -364,3 +365,20 @@ def test_the_engine_runs_every_operation_of_every_step() -> None:
         == len(ops(lowered(dp=4)))
         == done.run.start[0].shape[1]
     )
+
+
+#: Bytes of a handle, by ATen/cuda/CublasHandlePool.cpp: 4,096 KiB twice and 16 KiB eight times, or 32 MiB from Hopper on.
+HANDLES = {"dgx-a100": 2 * 4096 * 1024 + 8 * 16 * 1024, "dgx-h100": 32 * 2**20}
+
+
+@pytest.mark.parametrize("cluster", HANDLES)
+def test_cublas_takes_memory_by_the_generation_of_its_gpu(cluster: str) -> None:
+    """The program's thread and backward's have a handle each."""
+    tables = {
+        "cluster": {"name": cluster, "gpus": 1},
+        "model": {"name": "llama3.2-1b"},
+        "training": {"seq_len": 128, "micro_batch": 1, "global_batch": 1},
+        "parallel": {"dp": 1},
+    }
+    memory = predict(parse_scenario(tables, "workspace.toml")).peak_memory[0]
+    assert memory.workspace == 2 * HANDLES[cluster]

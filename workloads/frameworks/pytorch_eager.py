@@ -29,12 +29,13 @@ def lower(
     """Every simulated rank's step, recorded; `run_block` runs a block where its own operators do not."""
     from prestep.workloads.torch import lower  # it is what takes long to import
 
-    return lower.lower(scenario, model, site.host_factor, site.speeds, run_block)
+    factor, speeds = site.host_factor, site.speeds
+    return lower.lower(scenario, model, factor, speeds, run_block, site.workspace)
 
 
 def marks(site: Site) -> Sequence[Hashable]:
-    """GPUs of several kinds."""
-    return site.speeds
+    """What cuBLAS takes of the GPUs' memory, and GPUs of several kinds."""
+    return (site.workspace, *site.speeds)
 
 
 def refusals(s: JobSpec) -> Iterator[Mistake]:

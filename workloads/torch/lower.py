@@ -9,7 +9,7 @@ from prestep.workloads.host_costs import host_costs
 from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.torch.rank_step import RankStep
+from prestep.workloads.torch.rank_step import CUBLAS_WORKSPACE, RankStep
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.run_block import RunBlock
 from prestep.workloads.torch.simulated_rank import grid_of
@@ -27,6 +27,7 @@ def lower(
     host_factor: float = 1.0,
     speeds: Sequence[Hashable] = (),
     run_block: RunBlock | None = None,
+    workspace: float = CUBLAS_WORKSPACE,
 ) -> Lowered:
     """Runs every simulated rank's training step symbolically.
 
@@ -42,12 +43,14 @@ def lower(
         Of every rank's GPU, equal for GPUs that are alike; empty: all are.
     run_block : RunBlock, optional
         Runs a block where its own operators do not.
+    workspace : float
+        Bytes that cuBLAS takes for each of its handles.
     """
     layout, costs = grid_of(scenario), _costs(scenario, host_factor)
 
     def step_of(rank: int, shared: Shared, replicas: Replicas) -> RankStep:
         tape = Tape(rank, shared, costs)
-        return RankStep(scenario, model, layout, tape, replicas, run_block)
+        return RankStep(scenario, model, layout, tape, replicas, run_block, workspace)
 
     replicas = _replicas(scenario, layout, speeds, step_of)
     represents, shared = _represents(layout, replicas), Shared()
@@ -60,7 +63,7 @@ def lower(
         {rank: step.tape.counts for rank, step in steps.items()},
         _parameters(layout, steps),
         layout,
-        (host_factor, speeds),
+        (host_factor, (workspace, *speeds)),
         tuple(p.stored_size for p in steps[min(steps)].model.stored_parameters()),
     )
 

@@ -28,9 +28,10 @@ with lazily():
     from prestep.workloads.sharding import course as courses
     from prestep.workloads.torch import amp
 
-# cuBLAS takes 32 MiB of workspace on Hopper for each thread that calls it, and backward has its own thread
-# (aten/src/ATen/cuda/CublasHandlePool.cpp).
-CUBLAS_WORKSPACE = 2 * 32 * 2.0**20
+#: Bytes of cuBLAS's workspace on Hopper and Blackwell, where nobody says the GPU (generations/*.toml, workspace).
+CUBLAS_WORKSPACE = 32 * 2.0**20
+#: Threads that call cuBLAS, each with a handle of its own: the program's and backward's.
+HANDLES = 2
 
 
 class RankStep:
@@ -48,6 +49,8 @@ class RankStep:
         Data-parallel replicas that do the same; empty: every rank is simulated.
     run_block : RunBlock, optional
         Runs a block where its own operators do not.
+    workspace : float
+        Bytes that cuBLAS takes for each of its handles.
     """
 
     def __init__(
@@ -58,8 +61,10 @@ class RankStep:
         tape: Tape,
         replicas: tuple[tuple[int, ...], ...],
         run_block: RunBlock | None = None,
+        workspace: float = CUBLAS_WORKSPACE,
     ) -> None:
         self.job, self.tape = job, tape
+        self.workspace = HANDLES * workspace
         self.run_block = run_block
         tape.choices = job.pytorch
         numbers = precision(job.training.precision)
@@ -76,7 +81,7 @@ class RankStep:
         """One training step in steady state (buckets rebuilt, optimizer state there)."""
         t, model = self.tape, self.model
         t.cpu("graph_launch")
-        workspace = Storage(t.memory, CUBLAS_WORKSPACE, "workspace")
+        workspace = Storage(t.memory, self.workspace, "workspace")
         run = self.build()
         optimizer = self._optimizer()
         self.optimizer_state = optimizer.state(model.updated_parameters())
