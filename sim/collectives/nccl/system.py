@@ -8,10 +8,10 @@ NVL72 is one.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import cached_property
-from typing import Any
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from prestep.sim.costs.generation import Generation
 
 Ways = tuple[tuple[Way, ...], ...]
 Rows = Sequence[Sequence[Way]]
+Leaving = tuple[int, int | None, int, float]
 # Nodes of a host that lead on: their kind in a fabric, and in NCCL.
 BRIDGES = {"cpu": "cpu", "pcieswitch": "pci"}
 
@@ -152,25 +153,83 @@ def system_of(
     pxn : bool
         Whether a GPU may use another GPU's NIC over NVLink.
     """
-    builder = Builder(intel=not fabric.cluster_facts.amd_cpu)
-    names = _nodes(builder, fabric, group, host)
-    _links(builder, fabric, names, kind)
-    nics, nets = _nets(builder, fabric, names, group, host[0])
-    gpus = [names[gpu] for gpu in host]
+    names = _nodes(fabric, group, host)
+    numbers = {name: at for at, name in enumerate(names)}
+    nics = [name for name, kind_ in names.items() if kind_ == "nic"]
+    together = merged(fabric, host[0]) if nics else 1
+    system = _of_parts(
+        Parts(
+            tuple(names.values()),
+            tuple(_leaving(fabric, numbers, kind)),
+            tuple(numbers[gpu] for gpu in host),
+            together,
+            group.net.speed / 1e6,
+            group.inside == "shm",
+            group.farthest,
+            pxn and group.outside != "staged",
+            bool(fabric.cluster_facts.amd_cpu),
+        )
+    )
+    return replace(system, gpus=tuple(host), nets=tuple(nics[::together]))
+
+
+class Parts(NamedTuple):
+    """What a host is made of, without names: equal for hosts that are alike, of whatever cluster.
+
+    Attributes
+    ----------
+    kinds : tuple of str
+        Of every node.
+    links : tuple
+        Ends (None: an NVSwitch), type and MB/s of the links that leave the nodes.
+    gpus : tuple of int
+        Nodes of the communicator's GPUs.
+    together : int
+        NICs that count as one.
+    speed : float
+        MB/s of a net.
+    shm, pxn : bool
+        Whether GPUs talk through memory, and whether they may use another's NIC.
+    farthest : int or None
+        As a group has it.
+    amd : bool
+        Whose CPUs they are.
+    """
+
+    kinds: tuple[str, ...]
+    links: tuple[Leaving, ...]
+    gpus: tuple[int, ...]
+    together: int
+    speed: float
+    shm: bool
+    farthest: int | None
+    pxn: bool
+    amd: bool
+
+
+# A pure function of values; a sweep over host counts meets the same hosts again.
+@lru_cache(maxsize=8)
+def _of_parts(parts: Parts) -> System:
+    builder = Builder(intel=not parts.amd)
+    for kind in parts.kinds:
+        builder.node(kind)
+    _links(builder, parts.links)
+    nets = _nets(builder, parts)
+    gpus = [*parts.gpus]
     # One search from every end of a channel finds the ways to it from all other nodes.
     ways = {node: builder.ways(node) for node in (*gpus, *nets)}
-    between, out, back = _ways(builder, gpus, nets, ways, group, pxn)
+    between, out, back = _ways(builder, gpus, nets, ways, parts)
     return System(
-        tuple(host),
-        tuple(nics),
+        ("",) * len(gpus),
+        ("",) * len(nets),
         tuple(builder.room),
-        tuple(round(group.net.speed / 1e6) for _ in nets),
+        tuple(round(parts.speed) for _ in nets),
         between,
         out,
         back,
-        *_switched(builder, gpus, ways, group),
+        *_switched(builder, gpus, ways, parts.shm),
         *_slots(builder, gpus),
-        amd=not builder.intel,
+        amd=parts.amd,
     )
 
 
@@ -179,36 +238,29 @@ def _ways(
     gpus: list[int],
     nets: list[int],
     ways: dict[int, list[Way]],
-    group: Group,
-    pxn: bool,
+    parts: Parts,
 ) -> tuple[Ways, Ways, Ways]:
     """From GPU to GPU, from GPU to net, and from net to GPU; `ways` lead to every node from all others."""
-    shm = group.inside == "shm"
-    between = _between(builder, gpus, ways, shm, group.farthest)
+    between = _between(builder, gpus, ways, parts.shm, parts.farthest)
     out = [[ways[net][gpu] for net in nets] for gpu in gpus]
     back = [[ways[gpu][net] for gpu in gpus] for net in nets]
-    if pxn and group.outside != "staged":
+    if parts.pxn:
         _relays(between, out, back)
     return _frozen(between), _frozen(out), _frozen(back)
 
 
-def _nets(
-    builder: Builder, fabric: Any, names: dict[str, int], group: Group, gpu: str
-) -> tuple[list[str], list[int]]:
-    """NICs that count, and the nodes of the networks behind them."""
-    nics = [name for name, at in names.items() if builder.nodes[at].kind == "nic"]
-    together = merged(fabric, gpu) if nics else 1
-    counted = nics[::together]
-    speed = group.net.speed / 1e6
-    return counted, [_net(builder, names[nic], speed, together) for nic in counted]
+def _nets(builder: Builder, parts: Parts) -> list[int]:
+    """The nodes of the networks behind the NICs that count."""
+    counted = builder.of_kind("nic")[:: parts.together]
+    return [_net(builder, nic, parts.speed, parts.together) for nic in counted]
 
 
 def _switched(
-    builder: Builder, gpus: list[int], ways: dict[int, list[Way]], group: Group
+    builder: Builder, gpus: list[int], ways: dict[int, list[Way]], shm: bool
 ) -> tuple[tuple[Way, ...], tuple[Way, ...]]:
     """Ways from every GPU to the NVSwitch and back; none without one, or through the host's memory."""
     switches = builder.of_kind("nvs")
-    if not switches or group.inside == "shm":
+    if not switches or shm:
         return (), ()
     reach = builder.ways(switches[0])
     up = tuple(reach[gpu] for gpu in gpus)
@@ -228,31 +280,25 @@ def _slots(
     return nvlinks, tuple(min(rooms, default=0) for rooms in slots)
 
 
-def _nodes(
-    builder: Builder, fabric: Any, group: Group, host: Sequence[str]
-) -> dict[str, int]:
-    """Numbers of a host's CPUs and PCIe switches, the group's GPUs, and the NICs if it has several hosts."""
+def _nodes(fabric: Any, group: Group, host: Sequence[str]) -> dict[str, str]:
+    """Kinds of a host's CPUs and PCIe switches, the group's GPUs, and the NICs if it has several hosts."""
     hosts = {fabric.host_of(gpu) for gpu in host}
     columns = zip(
         fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True
     )
     inside = [(name, kind) for name, kind, where in columns if where in hosts]
-    names = {
-        name: builder.node(BRIDGES[kind]) for name, kind in inside if kind in BRIDGES
-    }
-    names |= {gpu: builder.node("gpu") for gpu in host}
+    names = {name: BRIDGES[kind] for name, kind in inside if kind in BRIDGES}
+    names |= dict.fromkeys(host, "gpu")
     if group.nodes > 1:
-        names |= {name: builder.node("nic") for name, kind in inside if kind == "nic"}
+        names |= {name: kind for name, kind in inside if kind == "nic"}
     return names
 
 
-def _links(
-    builder: Builder, fabric: Any, names: dict[str, int], kind: Generation
-) -> None:
+def _links(builder: Builder, leaving: Iterable[Leaving]) -> None:
     """The host's links, several between two nodes as the fastest, and all NVSwitches as one."""
     to_switch: dict[int, float] = {}
     direct: dict[tuple[int, int, int], float] = {}
-    for a, b, type_, speed in _leaving(fabric, names, kind):
+    for a, b, type_, speed in leaving:
         if b is not None:
             ends = _ends(a, b, type_)
             direct[ends] = max(direct.get(ends, 0.0), speed)
@@ -271,9 +317,7 @@ def _ends(a: int, b: int, type_: int) -> tuple[int, int, int]:
     return min(a, b), max(a, b), type_
 
 
-def _leaving(
-    fabric: Any, names: dict[str, int], kind: Generation
-) -> Iterator[tuple[int, int | None, int, float]]:
+def _leaving(fabric: Any, names: dict[str, int], kind: Generation) -> Iterator[Leaving]:
     """Links that NCCL follows from the host's nodes: ends (None: an NVSwitch), type and MB/s.
 
     GPUs of other communicators, and what leads to them, NCCL has taken out (ncclTopoTrimSystem).
