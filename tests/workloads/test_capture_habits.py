@@ -123,6 +123,27 @@ def test_an_optimizer_may_be_made_before_its_model_is_moved(tmp_path: Path) -> N
     assert "_fused_adamw_" in names(recorded) or "_foreach_addcdiv_" in names(recorded)
 
 
+OLDER = """
+import numpy, torch
+Tensor = torch.cuda.FloatTensor
+noise = Tensor(numpy.random.normal(0, 1, (4, 8)))
+ones, made = Tensor(4, 1).fill_(1.0), torch.cuda.LongTensor([1, 2, 3])
+assert noise.dtype == torch.float32 and noise.is_cuda and made.dtype == torch.int64
+assert isinstance(ones, torch.cuda.FloatTensor) and not isinstance(made, Tensor)
+assert torch.zeros(3).type(Tensor).is_cuda and torch.zeros(3).type("torch.cuda.HalfTensor").dtype == torch.half
+model = torch.nn.Linear(8, 1).cuda(); optimizer = torch.optim.SGD(model.parameters(), 0.1)
+for _ in range(4): (model(noise) - ones).square().mean().backward(); optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_tensors_may_be_made_by_older_names(tmp_path: Path) -> None:
+    """`torch.cuda.FloatTensor` makes tensors of sizes, arrays and lists, converts, and is what they are instances of."""
+    path = tmp_path / "train.py"
+    path.write_text(OLDER)
+    captured((str(path),), path.with_suffix(".capture"), quiet=True, stop=True)
+    assert recording.read(path.with_suffix(".capture")).parameters == 9
+
+
 BY_HAND = """
 import torch
 WEIGHTS
@@ -191,6 +212,16 @@ def test_what_can_not_be_captured_is_named(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text("import torch\ntorch.multiprocessing.spawn(print, nprocs=8)\n")
     with pytest.raises(InputError, match="capture it with --world 8"):
+        captured((str(path),), path.with_suffix(".capture"), quiet=True)
+
+
+def test_a_program_without_a_gpu_is_told_so(tmp_path: Path) -> None:
+    """Many scripts train on the host unless an argument says otherwise."""
+    path = tmp_path / "train.py"
+    path.write_text(
+        "import torch\ntorch.nn.Linear(4, 4)(torch.ones(2, 4)).sum().backward()\n"
+    )
+    with pytest.raises(InputError, match=r"no operation on a GPU.*--cuda"):
         captured((str(path),), path.with_suffix(".capture"), quiet=True)
 
 

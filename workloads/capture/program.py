@@ -202,6 +202,9 @@ def _never_stepped(job: Job, rank: int, recorded: Mapping[str, Any]) -> InputErr
         expected = "at least two steps of an optimizer, or of weights that the program updates itself"
         hint = "let the script train a few steps, or mark them: --mark NAME"
         hint += f", one of {names}" if names else ""
+        if not recorded["operations"]:
+            found, expected = "no operation on a GPU", "a program that trains on one"
+            hint = "it may need an argument that says so, such as --cuda or --accel"
     return InputError.of(job.command[0], f"rank {rank}", found, expected, hint)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 
+from prestep.workloads.capture.record import typed
 from prestep.workloads.capture.record.streams import Event, Log, Stream, Streams, Within
 from prestep.workloads.operation import words
 
@@ -49,6 +50,8 @@ def answer(properties: SimpleNamespace, gpus: int, local_rank: int) -> None:
         for name, value in answers.items():
             if module is cuda or hasattr(module, name):
                 setattr(module, name, value)
+    for name, older in typed.TYPES.items():
+        setattr(cuda, name, older)
     cuda.default_generators = (_generator(),) * gpus
     torch._C._cuda_getDevice = answers["current_device"]
     torch._C._cuda_setDevice = _nothing

@@ -27,6 +27,7 @@ from prestep.workloads.capture.record import (
     composites,
     cuda,
     cuda_shapes,
+    typed,
 )
 from prestep.workloads.capture.record.streams import SHOWN
 
@@ -168,6 +169,8 @@ def _rename_devices() -> None:
     def named_type(tensor: torch.Tensor, dtype: Any = None, **options: Any) -> Any:
         if dtype is None:
             return kind(tensor).replace(f"torch.{NAME}", "torch.cuda")
+        if (older := typed.named(dtype)) is not None:
+            return tensor.to("cuda", older.dtype)
         return kind(tensor, dtype, **options)
 
     torch.Tensor.type = named_type
