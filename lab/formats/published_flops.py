@@ -7,12 +7,12 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from lab.formats import model_flops
 from lab.formats.published_columns import number
 from prestep.sim.costs import load_gpu
 from prestep.sim.errors import InputError, Mistake
 from prestep.topologies import load_cluster
 from prestep.workloads.job.model import Model
-from prestep.workloads.models import counts
 from prestep.workloads.models.model import load_model
 
 SECONDS = {
@@ -136,7 +136,7 @@ def flops_per_token(scenario: Mapping[str, Any], recomputed: bool) -> float:
     """Narayanan et al. 2021, equation (3): forward and backward, attention not halved for the mask; with recomputation
     the layers' forward pass twice. For gated, grouped-query, latent and expert layers the same count of their own
     matrices, those of the experts that a token sees."""
-    return counts.flops_per_token(
+    return model_flops.flops_per_token(
         load_model(Model(**scenario["model"])),
         scenario["training"]["seq_len"],
         False,

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
+from lab.formats.model_flops import layer_flops
 from prestep.sim.errors import InputError
 from prestep.sim.predict import predict
-from prestep.workloads.models.counts import layer_flops, total_parameters
+from prestep.workloads.models.counts import total_parameters
 from prestep.workloads.models.model import load_model
 from tests.workloads.small import HIDDEN, LAYERS, SEQ, TRANSFORMER, ops, scenario
 from tests.workloads.test_latent_blocks import LATENT, flops, products, step

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.formats.model_flops import layer_flops
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.costs.kinds import work
 from prestep.sim.errors import InputError
@@ -27,7 +28,6 @@ from prestep.workloads.megatron.sparse_attention import BLOCK
 from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.models import compressed
 from prestep.workloads.models.counts import (
-    layer_flops,
     parameters_at,
     prediction_parameters,
     total_parameters,

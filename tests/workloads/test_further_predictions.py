@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.formats.model_flops import flops_per_token
 from prestep.sim.errors import InputError
 from prestep.sim.predict import predict
 from prestep.workloads.lowered import Lowered
-from prestep.workloads.models.counts import flops_per_token, total_parameters
+from prestep.workloads.models.counts import total_parameters
 from prestep.workloads.models.model import load_model
 from tests.executed import executed
 from tests.workloads.small import (

@@ -14,6 +14,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.formats.model_flops import flops_per_token, scan_flops
 from prestep import cli
 from prestep.sim.costs.estimators.scans import KINDS
 from prestep.sim.errors import InputError
@@ -22,7 +23,7 @@ from prestep.sim.graph.opgraph import Chain
 from prestep.sim.predict import predict
 from prestep.workloads.lowered import Lowered
 from prestep.workloads.models import hybrid
-from prestep.workloads.models.counts import flops_per_token, total_parameters
+from prestep.workloads.models.counts import total_parameters
 from prestep.workloads.models.model import ModelSpec, load_model
 from tests.executed import executed
 from tests.sample import together
@@ -74,7 +75,7 @@ def forward_flops(low: Lowered) -> float:
 def formula(said: dict[str, Any]) -> float:
     """The same by the model's counts, without what its scans compute between their products."""
     m = spec(said)
-    scans = sum(hybrid.scan_flops(m, p) for p in m.layer_pattern if p in hybrid.SCANS)
+    scans = sum(scan_flops(m, p) for p in m.layer_pattern if p in hybrid.SCANS)
     return (flops_per_token(m, SEQ) / 3 - scans) * SAMPLES * SEQ
 
 

@@ -9,12 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.formats.model_flops import layer_flops
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.predict import predict
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.lowered import Lowered
-from prestep.workloads.models.counts import layer_flops, total_parameters
+from prestep.workloads.models.counts import total_parameters
 from prestep.workloads.models.model import load_model
 from prestep.workloads.torch.grouped_experts import product
 from prestep.workloads.torch.recorder import Shared

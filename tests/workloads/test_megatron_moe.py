@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.formats.model_flops import layer_flops
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.costs.kinds import work
 from prestep.sim.errors import InputError
@@ -25,7 +26,7 @@ from prestep.workloads.megatron.groups import Grid, Groups
 from prestep.workloads.megatron.moe import COUNTS
 from prestep.workloads.megatron.shard import busiest, distinct
 from prestep.workloads.megatron.units import Unit, Units
-from prestep.workloads.models.counts import layer_flops, layer_parameters
+from prestep.workloads.models.counts import layer_parameters
 from prestep.workloads.models.model import load_model
 from prestep.workloads.routing import layers_of
 from prestep.workloads.torch.recorder import Shared

@@ -6,12 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.formats.model_flops import flops_per_token, layer_flops
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.counts import (
     active_parameters,
-    flops_per_token,
     idle_parameters,
-    layer_flops,
     stage_parameters,
     total_parameters,
 )

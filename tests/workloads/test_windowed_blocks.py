@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from lab.formats.model_flops import layer_flops
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.lowered import Lowered
-from prestep.workloads.models.counts import layer_flops, total_parameters
+from prestep.workloads.models.counts import total_parameters
 from prestep.workloads.models.model import load_model
 from tests.executed import executed
 from tests.workloads.small import HIDDEN, LAYERS, TRANSFORMER, ops, scenario

@@ -1,4 +1,4 @@
-"""Parameters and floating-point operations of a transformer, by layer: what its published figures are compared with."""
+"""Parameters of a transformer, by layer, and floating-point operations of its attention."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def attention_parameters(m: ModelSpec, layer: int = 0) -> int:
     """Projections with their biases, norms inside the attention, and sinks."""
     if m.compressed:
         return compressed.parameters(m, m.ratio_of(layer))
-    total = _attention_weights(m, layer)
+    total = attention_weights(m, layer)
     if m.latent:
         return total + m.q_lora_rank + m.kv_lora_rank  # norms of compressed states
     q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
@@ -146,15 +146,15 @@ def pairs(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
 def attention_flops(m: ModelSpec, seq: int, causal: bool = True) -> float:
     """Of scores and their products with values, forward, for one token and all layers."""
     if m.compressed:
-        layers = sum(_score_flops(m, i, seq, causal) for i in range(m.layers))
-        return layers + m.mtp_layers * _score_flops(m, m.layers, seq, causal)
+        layers = sum(score_flops(m, i, seq, causal) for i in range(m.layers))
+        return layers + m.mtp_layers * score_flops(m, m.layers, seq, causal)
     value = m.v_head_dim if m.latent else m.head_dim
     layers = sum(pairs(m, i, seq, causal) for i in range(m.layers))
     keys = layers + m.mtp_layers * pairs(m, m.layers, seq, causal)
     return 2.0 * m.heads * (m.query_dim + value) * keys
 
 
-def _score_flops(m: ModelSpec, layer: int, seq: int, causal: bool) -> float:
+def score_flops(m: ModelSpec, layer: int, seq: int, causal: bool) -> float:
     """Of a layer's scores and their products with values, and of the scores of an indexer."""
     if m.compressed:
         return compressed.score_flops(m, m.ratio_of(layer), seq, causal)
@@ -162,21 +162,7 @@ def _score_flops(m: ModelSpec, layer: int, seq: int, causal: bool) -> float:
     return 2.0 * m.heads * (m.query_dim + value) * pairs(m, layer, seq, causal)
 
 
-def layer_flops(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
-    """Of a layer's matrix products, forward, for one token: 2 for each weight met, and its attention."""
-    scores = _score_flops(m, layer, seq, causal)
-    part = m.part_of(layer)
-    if part in hybrid.SCANS:
-        return 2.0 * hybrid.weights(m, part) + hybrid.scan_flops(m, part)
-    weights = _attention_weights(m, layer) if m.attends(layer) else 0
-    if m.streams > 1:
-        weights += 2 * compressed.mixing(m.streams) * m.residual
-    if part != hybrid.ATTENTION:
-        weights += _feed_forward_weights(m, m.has_experts(layer))
-    return 2.0 * weights + scores
-
-
-def _attention_weights(m: ModelSpec, layer: int) -> int:
+def attention_weights(m: ModelSpec, layer: int) -> int:
     """Weights of an attention's projections, without biases."""
     if m.compressed:
         return compressed.weights(m, m.ratio_of(layer))
@@ -188,27 +174,3 @@ def _attention_weights(m: ModelSpec, layer: int) -> int:
     up = m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim)
     output = m.heads * m.v_head_dim * m.hidden
     return queries + down + up + output
-
-
-def _feed_forward_weights(m: ModelSpec, experts: bool) -> int:
-    """Weights that a token meets in a layer's feed-forward network, or in its router and experts."""
-    matrices = 3 if m.gated else 2
-    if not experts:
-        return matrices * m.hidden * m.ffn
-    seen = m.routed_hidden * m.experts_per_token + m.hidden * m.shared_experts
-    return matrices * m.moe_ffn * seen + m.hidden * (m.experts + 2 * m.moe_latent)
-
-
-def flops_per_token(
-    m: ModelSpec, seq: int, causal: bool = True, recomputed: bool = False
-) -> float:
-    """Of training: forward and twice that backward (with recomputation the layers' forward pass twice), in matrix
-    products only. ``causal`` counts half the scores, as a causal kernel computes; some formulas count all."""
-    layers = sum(layer_flops(m, i, seq, causal) for i in range(m.layers))
-    # The next word's embedding and each stream have a projection of their own, one to the other's width.
-    further = layer_flops(m, m.layers, seq, causal)
-    further += 2.0 * (1 + m.streams) * m.hidden**2
-    layers += m.mtp_layers * further
-    return (4.0 if recomputed else 3.0) * layers + 6.0 * m.hidden * m.vocab * (
-        1 + m.mtp_layers
-    )

@@ -176,25 +176,6 @@ def parameters(m: ModelSpec, part: str) -> int:
     return projected + output + rest
 
 
-def weights(m: ModelSpec, part: str) -> int:
-    """Weights of the products of such a layer."""
-    s = sizes_of(m, part)
-    width = {MAMBA: mamba_width, DELTA: delta_width, KIMI: kimi_width}[part](s)
-    up = s.value_dim * (s.values * s.key_dim + s.value_width) if part == KIMI else 0
-    return m.hidden * (width + s.value_width) + up
-
-
-def scan_flops(m: ModelSpec, part: str) -> float:
-    """Of the scan, forward, for one token.
-
-    Mamba-2 as Megatron counts it (training.py, mamba_layer_flops: 7 for an element of the state); the delta rules read,
-    correct and update theirs: three products.
-    """
-    s = sizes_of(m, part)
-    state = float(s.value_width * s.key_dim)
-    return (7.0 if part == MAMBA else 6.0) * state
-
-
 def mamba_width(s: Sizes) -> int:
     """Columns of Mamba-2's projection: z, x, B, C and a step for each head."""
     return 2 * s.value_width + 2 * s.key_width + s.values
