@@ -258,8 +258,7 @@ class Recorder(TorchDispatchMode):
         log.backward = log.backward or backward > 0
         if self.wrote is not None and log.backward and not backward:
             self.wrote(function, args, options)
-        apart = Regions.calling is None and Regions.written is None
-        if not log.open or (apart and function is DETACH and self.checkpointing.inside):
+        if not log.open or (function is DETACH and self.checkpointing.inside):
             return  # a hook that detaches a tensor has a price for all that it does
         number = None if entry is None else entry.number
         # Indices that are known count, and calls of one key may have others.

@@ -21,8 +21,9 @@ from prestep.workloads.capture.record.streams import Log
 from prestep.workloads.capture.record.values import tensors_in
 
 KEY = "prestep region"  # in the metadata of autograd nodes
-#: Functions that Dynamo traces though it is kept away from them.
-TRACED = ("checkpoint", "__torch_dispatch__")
+#: Functions that Dynamo traces though it is kept away from them, or does not meet: what a compiled function saves is
+#: packed when it has run.
+TRACED = ("checkpoint", "pack_hook", "__torch_dispatch__")
 Place = tuple[int, bool]  # number of a region, whether in its backward
 
 
