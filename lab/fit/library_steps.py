@@ -1,6 +1,5 @@
 """`python -m lab.fit.library_steps`: what to take off a library's times to have those of kernels in steps.
 
-Compares kernels of steps and of PyTorch on an H200 (and an H100) with the tables of a library of these GPUs; writes
 Compares kernels of steps and of PyTorch on an H200 (and an H100) with a library's tables of these GPUs; writes
 the shapes, which no constant was fitted to.
 
