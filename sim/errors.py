@@ -8,9 +8,22 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from prestep.sim import words
-
 _PARTS = re.compile("[-_./ ]")
+_FITTED = "time it with nccl-tests, and give the log to `prestep calibrate`, whose constants --nccl-constants takes"
+_TUNER = (
+    "tuner plug-ins, Amazon's too, are not modelled: say what they chose as algo and proto (NCCL_DEBUG_SUBSYS=TUNING "
+    "prints it), or give the log to `prestep doctor nccl`; aws-p6-b200 is fitted to runs with Amazon's"
+)
+_KERNELS = "one-shot and two-shot kernels of MSCCL++, vLLM and TensorRT-LLM"
+#: Names of what people ask for and prestep does not model, by the letters alone, with what to do.
+ADVICE = {
+    "rccl": "RCCL runs by itself where the cluster's GPUs are AMD's (mi300x, mi355x, rail-mi300x): leave nccl",
+    "msccl": f"MSCCL is not modelled: {_FITTED}",
+    "mscclpp": f"MSCCL++ is not modelled: {_FITTED}",
+    **dict.fromkeys(("ncclx", "ctran"), f"NCCLX is not modelled: {_FITTED}"),
+    **dict.fromkeys(("oneshot", "twoshot"), f"{_KERNELS} are not modelled: {_FITTED}"),
+    **dict.fromkeys(("tuner", "tunerplugin", "tunerconfigfile"), _TUNER),
+}
 
 EXIT_INPUT = 2  # exit code of a command that can not do what it was asked
 
@@ -109,9 +122,20 @@ class ProgramFailed(InputError):
 MOST_SUGGESTIONS, MOST_NAMES = 3, 16
 
 
+def advice(name: str) -> str:
+    """What to do about something that is not modelled; empty for any other name.
+
+    Examples
+    --------
+    >>> advice("RCCL").startswith("RCCL runs by itself")
+    True
+    """
+    return ADVICE.get(re.sub(r"[^a-z]", "", name.lower()), "")
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """`did you mean "bandwidth"?` when known words are close to `word`, or what to do about what is not modelled."""
-    if told := words.advice(word):
+    if told := advice(word):
         return told
     close = [f'"{name}"' for name in _suggestions(word, known)]
     if not close:

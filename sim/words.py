@@ -13,21 +13,6 @@ from pathlib import Path
 from types import MappingProxyType
 
 FILE = Path(__file__).with_name("words.toml")
-_FITTED = "time it with nccl-tests, and give the log to `prestep calibrate`, whose constants --nccl-constants takes"
-_TUNER = (
-    "tuner plug-ins, Amazon's too, are not modelled: say what they chose as algo and proto (NCCL_DEBUG_SUBSYS=TUNING "
-    "prints it), or give the log to `prestep doctor nccl`; aws-p6-b200 is fitted to runs with Amazon's"
-)
-_KERNELS = "one-shot and two-shot kernels of MSCCL++, vLLM and TensorRT-LLM"
-#: Names of what people ask for and prestep does not model, by the letters alone, with what to do.
-ADVICE = {
-    "rccl": "RCCL runs by itself where the cluster's GPUs are AMD's (mi300x, mi355x, rail-mi300x): leave nccl",
-    "msccl": f"MSCCL is not modelled: {_FITTED}",
-    "mscclpp": f"MSCCL++ is not modelled: {_FITTED}",
-    **dict.fromkeys(("ncclx", "ctran"), f"NCCLX is not modelled: {_FITTED}"),
-    **dict.fromkeys(("oneshot", "twoshot"), f"{_KERNELS} are not modelled: {_FITTED}"),
-    **dict.fromkeys(("tuner", "tunerplugin", "tunerconfigfile"), _TUNER),
-}
 # "tensor_model_parallel_size", "tensor_parallel_degree" and "tensor" are one word.
 _ENDING = re.compile(r"(_parallel|_parallelism)?(_size|_degree)?$")
 _BEGINNING = re.compile(r"^-*(num_|n_)?")
@@ -37,17 +22,6 @@ def key_of(word: str) -> str:
     """The dotted key that a word means; empty for a word that nobody uses for one."""
     spelt = word.strip().lower().replace("-", "_").strip("_")
     return _keys().get(spelt) or _keys().get(_short(spelt), "")
-
-
-def advice(name: str) -> str:
-    """What to do about something that is not modelled; empty for any other name.
-
-    Examples
-    --------
-    >>> advice("RCCL").startswith("RCCL runs by itself")
-    True
-    """
-    return ADVICE.get(re.sub(r"[^a-z]", "", name.lower()), "")
 
 
 def _short(word: str) -> str:

@@ -64,19 +64,21 @@ def test_a_step_takes_what_the_command_says() -> None:
     compared = Counter[str]()
     for kernel, seconds in kernels:
         reading = in_models(kernel) if isinstance(kernel, Kernel) else None
-        if reading is None or ("attention" not in kernel.kind and not kernel.product):
+        if reading is None or (
+            "attention" not in kernel.kind and not kernel.is_product
+        ):
             continue
-        one = kernel if kernel.product else reading.main
+        one = kernel if kernel.is_product else reading.main
         sizes = ",".join(map(str, one.shape))
         layout = ("--layout", one.layout) if one.layout else ()
         name = (
             f"aten.{one.kind.removeprefix('aten ')}.default"
-            if one.product
+            if one.is_product
             else one.kind
         )
         made = asked(name, sizes, "--gpu", "b200", *layout)
         assert 0.99 * made["time"] <= seconds <= 1.01 * made["time"] + 5e-6
-        if kernel.product and min(kernel.shape) >= 2048:
+        if kernel.is_product and min(kernel.shape) >= 2048:
             assert made["time_alone"] < made["time"]
         compared[one.kind] += 1
     assert compared.keys() == {"aten mm", "attention_fwd", "attention_bwd"}

@@ -305,6 +305,7 @@ class Gpu:
 
         `together`: other GPUs of the host work too. `cuda`: the release of CUDA whose cuBLAS multiplies.
         """
+        check(kernel)
         if (stepped := self._in_steps(kernel)) is not None:
             beside = stepped.beside
             apart = self.duration(kernel) / self.duration(beside) if beside else 1.0

@@ -16,10 +16,9 @@ from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.engine.execution import Timed
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
-from prestep.sim.graph.opgraph import Chain, OpGraph
+from prestep.sim.graph.opgraph import KERNEL, Chain, OpGraph, Program
 from prestep.sim.planning.fleet import limited_of, rest_of
 from prestep.sim.planning.job import Job, Machine
-from prestep.sim.planning.launches import with_launches
 from prestep.sim.planning.plans import plan_of, plans_of
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.job.faults import Faults
@@ -289,3 +288,30 @@ def _scale(
         ratio = machine.fleet.scale(graph, rank, together, spins)
         scale[program.rank] = ratio * slow if known else ratio
     return scale
+
+
+def with_launches(graph: OpGraph, gpu: Gpu, each: float) -> OpGraph:
+    """The graph with the host's time for further CUDA kernels of operations, spent before what follows them.
+
+    Parameters
+    ----------
+    each
+        Seconds of a launch; 0: what operations cost the host has them all.
+    """
+    if not each:
+        return graph
+    further = [
+        gpu.further_launches(kernel) if isinstance(kernel, Kernel) else 0
+        for kernel in graph.kernels
+    ]
+    programs = tuple(_paying(p, each * np.array(further)) for p in graph.programs)
+    return replace(graph, programs=programs)
+
+
+def _paying(program: Program, seconds: np.ndarray) -> Program:
+    """Seconds of the host by kernel; what a CUDA graph replays costs the host nothing."""
+    host, launched = program.host.copy(), (program.kind == KERNEL) & (program.host > 0)
+    launched[-1:] = False
+    at = np.flatnonzero(launched)
+    host[at + 1] += seconds[program.payload[at]]
+    return replace(program, host=host)

@@ -136,8 +136,8 @@ def test_one_block_costs_nothing(framework: str, tokens: int) -> None:
     peaks = by_way(tables)
     if framework == "pytorch-compiled":
         assert peaks["full"] == peaks["alternate"]
-        # What is made again at once is at most one value of the residual more.
-        assert max(peaks.values()) <= peaks["none"] + 1.01 * 2 * 4 * tokens * 1024
+        # What is made again at once is at most two values of the residual more: the query and the key, turned.
+        assert max(peaks.values()) <= peaks["none"] + 2 * 2 * 4 * tokens * 1024
     else:
         assert len(set(peaks.values())) == 1
 

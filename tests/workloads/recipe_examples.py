@@ -224,12 +224,8 @@ torchrun --nproc_per_node 8 pretrain_gpt.py \\
             "sequence_parallel": True,
         },
         "megatron": {
-            "attention_dropout": 0.1,
             "hidden_dropout": 0.1,
             "cross_entropy_fusion": False,
-            "moe_grouped_gemm": False,
-            "moe_permute_fusion": False,
-            "moe_token_dispatcher": "allgather",
         },
     },
     lost="--cpu-offloading",

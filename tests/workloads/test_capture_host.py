@@ -9,7 +9,7 @@ import pytest
 
 from prestep.sim.costs import load_gpu
 from prestep.sim.graph.kernel import Kernel
-from prestep.sim.planning.launches import with_launches
+from prestep.sim.planning.planned import with_launches
 from prestep.workloads.capture.host import host_work
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.operation import Argument, Operand, Operation

@@ -49,11 +49,13 @@ def test_a_block_sums_twice_in_each_pass(
 ) -> None:
     """Behind each half forward, before each half backward; split sequences gather there too, and at the model's ends.
 
-    What runs again stops before the second sum of a block.
+    Whole sequences have gradients of query, key, value, gate and up, each summed apart. What runs again stops before
+    the second sum of a block.
     """
     low = step(training={"recompute": recompute}, tp=tp, sequence_parallel=sequence)
     again = recompute == "full"
-    sums = LAYERS * (2 + 2 + (1 if again else 0)) * ACTIVATION
+    backward = 2 if sequence else 3 + 2
+    sums = LAYERS * (2 + backward + (1 if again else 0)) * ACTIVATION
     if not sequence:
         assert volume(low, "tp all_reduce") == sums
         return
