@@ -62,8 +62,11 @@ def softmax(t: Tape, x: Tensor) -> Tensor:
     return t.apply(y, [x], backward)
 
 
-def index(t: Tape, x: Tensor, order: Tensor) -> Tensor:
-    """``x[order]`` along the first axis: saves ``order``; backward adds the rows back, which sorts them first."""
+def index(t: Tape, x: Tensor, order: Tensor, times: int = 1) -> Tensor:
+    """``x[order]`` along the first axis: saves ``order``; backward adds the rows back, which sorts them first.
+
+    Each row is taken so many `times`.
+    """
     t.saves()
     y = t.empty((order.elements, *x.shape[1:]), x.itemsize)
     aten.call(t, indexing.pick, "index.Tensor", (x, [order]), y, "index")
@@ -75,7 +78,7 @@ def index(t: Tape, x: Tensor, order: Tensor) -> Tensor:
         t.cpu("elementwise_nograd", PLACES)
         t.cpu(t.launching, PLACES)
         name, arguments = "_index_put_impl_.default", (grad, [order], g, True, True)
-        aten.call(t, indexing.put, name, arguments, grad, "")
+        aten.call(t, indexing.put, name, arguments, grad, "", largest_group=times)
         t.scratch(SUMS * order.size)
         return [grad]
 

@@ -166,7 +166,7 @@ class MixtureOfExperts(Module):
 
     def _dispatch(self, t: Tape, flat: Tensor, order: Tensor) -> Tensor:
         """The rows of this rank's experts, (expert, row, hidden), from all ranks of the group."""
-        rows = I.index(t, flat, self._tokens_of(t, order))
+        rows = I.index(t, flat, self._tokens_of(t, order), self.chosen)
         if self.grouped is not None:
             self._counts(t, order)
         rows = self._exchange(t, rows)
