@@ -6,6 +6,8 @@ TOML is loaded as what it is in tests/test_docs.py; tests/pages.py says how a pa
 from __future__ import annotations
 
 import configparser
+import contextlib
+import io
 import json
 import re
 import runpy
@@ -44,7 +46,6 @@ NOT_RUN = {
     "docs/tutorial.md": 1,
     "docs/how-to/calibrate-machine.md": 1,
     "docs/how-to/accept-a-cluster.md": 2,
-    "docs/how-to/is-my-nccl-normal.md": 1,
     "docs/how-to/replay-trace.md": 1,
 }
 TRACES = ROOT / "validation" / "cases" / "traces"
@@ -147,6 +148,7 @@ FILES: dict[str, Callable[[Path], object]] = {
     "rank0.json.gz": copied(TRACES / "1b-single-b2.default.rank0.pt.trace.json.gz"),
     "mine.zip": measured,
     "all_reduce.log": nccl_log,
+    "job.capture": copied(ROOT / "tests" / "contracts" / "data" / "llama-1b.capture"),
     "all_gather.json": json_lines,
     "nccl-constants.toml": constants,
 }
@@ -221,7 +223,7 @@ def shape(line: str) -> str:
 
 
 def run(block: Block, names: dict[str, object], last: str) -> str:
-    """Runs a block; what its last command printed."""
+    """Runs a block; what its last command, or its Python, printed."""
     if block.language == "sh":
         for command in (
             part.strip() for line in block.commands for part in line.split("&&")
@@ -238,7 +240,9 @@ def run(block: Block, names: dict[str, object], last: str) -> str:
             )
             assert "Traceback" not in last
     elif block.language == "python" and not block.file:
-        exec(compile(block.text, f"{block.page}:{block.line}", "exec"), names)
+        with contextlib.redirect_stdout(io.StringIO()) as told:
+            exec(compile(block.text, f"{block.page}:{block.line}", "exec"), names)
+        last = told.getvalue()
     elif block.mark == "printed":
         lines = {shape(line) for line in last.splitlines()}
         for line in block.text.splitlines():
