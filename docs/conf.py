@@ -67,7 +67,7 @@ def _mended(_app: object, _page: str, source: list[str]) -> None:
     unit = re.compile(r"(?<=\d) (?=(%|ms|us|s|[GMK]i?B|GB/s)\b|%)")
     rows = source[0].split("\n")
     source[0] = "\n".join(
-        unit.sub("\u00a0", row) if row.startswith("|") and "`" not in row else row
+        unit.sub("\u00a0", row) if "|" in row and "`" not in row else row
         for row in rows
     )
     for target, page in ELSEWHERE.items():

@@ -37,7 +37,7 @@ class Params(Checked):
     Attributes
     ----------
     gpu
-        GPU model, a name of `sim/costs/hardware`.
+        GPU model (`prestep list gpus`).
     hosts
         How many instances.
     hosts_per_leaf, leaves_per_spine

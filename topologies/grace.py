@@ -31,7 +31,7 @@ class Params(Checked):
     Attributes
     ----------
     gpu
-        GPU model, a name of `sim/costs/hardware`.
+        GPU model (`prestep list gpus`).
     hosts
         How many boards, all under one network that blocks nothing.
     gpus, cpus

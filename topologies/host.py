@@ -31,7 +31,7 @@ class Params(Checked):
     Attributes
     ----------
     gpu
-        GPU model, a name of `sim/costs/hardware`.
+        GPU model (`prestep list gpus`).
     gpus, sockets, nics, nvmes
         How many; GPUs, NICs and disks are dealt out evenly, in order.
     nvlinks

@@ -36,7 +36,7 @@ class Params(Checked):
     Attributes
     ----------
     gpu
-        GPU model, a name of `sim/costs/hardware`.
+        GPU model (`prestep list gpus`).
     hosts
         Compute trays in all; racks are filled one after the other.
     hosts_per_rack

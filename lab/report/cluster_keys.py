@@ -25,8 +25,7 @@ from prestep.topologies.core.facts import KINDS, MEANINGS
 from prestep.topologies.core.quantity import LinkSpec
 
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
-HEAD = "| key | value | default | meaning |\n| --- | --- | --- | --- |"
-FACTS = "| key | value | meaning |\n| --- | --- | --- |"
+HEAD = "key | value | meaning\n---|---|---"
 
 
 def families() -> dict[str, ModuleType]:
@@ -43,10 +42,10 @@ def tables() -> str:
     known = families()
     order = ["host", *(name for name in known if name != "host")]
     facts = [
-        f"| `{key}` | {_cell(kind.written)} | {_cell(MEANINGS[key])} |"
+        f"`{key}` | {_cell(kind.written)} | {_cell(MEANINGS[key])}"
         for key, kind in KINDS.items()
     ]
-    parts = ["\n".join(["### Facts of every family", "", FACTS, *facts])]
+    parts = ["\n".join(["### Facts of every family", "", HEAD, *facts])]
     return "\n\n".join(
         [*parts, *(_family(name, known[name], known["host"]) for name in order)]
     )
@@ -103,11 +102,10 @@ def _rows(params: type, base: type | None) -> list[str]:
         before = meaning
         cells = (
             ", ".join(f"`{entry.name}`" for entry in alike),
-            _type(hints[alike[0].name]),
-            _default(default),
+            _value(hints[alike[0].name], default),
             text,
         )
-        rows.append(f"| {' | '.join(cells)} |")
+        rows.append(" | ".join(cells))
     return rows
 
 
@@ -122,25 +120,17 @@ def _meanings(params: type) -> dict[str, str]:
     return found
 
 
-def _type(hint: Any) -> str:
-    names = {
-        int: "int",
-        str: "text",
-        float: "number",
-        LinkSpec: "a link",
-        tuple[int, ...]: "list of int",
-    }
-    return names[hint]
-
-
-def _default(value: object) -> str:
-    if isinstance(value, LinkSpec):
-        return f"{format_bandwidth(value.bandwidth.value)}, {format_duration(value.latency.value)}"
-    return (
-        f"[{', '.join(map(str, value))}]"
-        if isinstance(value, tuple)
-        else f"`{value!r}`".replace("'", '"')
-    )
+def _value(hint: Any, default: object) -> str:
+    """Type and default; a link's bandwidth and latency say themselves what they are."""
+    if isinstance(default, LinkSpec):
+        bandwidth, latency = default.bandwidth.value, default.latency.value
+        return f"{format_bandwidth(bandwidth)}, {format_duration(latency)}"
+    names = {int: "int", str: "text", float: "number", tuple[int, ...]: "list of int"}
+    if not isinstance(default, tuple):
+        return f"{names[hint]}: `{default!r}`".replace("'", '"')
+    alike = len(default) > 4 and len(set(default)) == 1
+    shown = f"{default[0]}, ..." if alike else ", ".join(map(str, default))
+    return f"{names[hint]}: [{shown}]"
 
 
 def _cell(text: str) -> str:

@@ -35,7 +35,7 @@ def page() -> str:
 def _steps() -> str:
     """What is better than a guess on each GPU, and the GPUs on which nothing is."""
     columns = [name for family in TYPICAL for name, _ in formats_of(family, FORMATS)]
-    lines, guessed = [_line(["GPU", *GRADES]), _line(["---"] * (len(GRADES) + 1))], []
+    lines, guessed = [_line(["GPU", *GRADES]), _rule(len(GRADES) + 1)], []
     for name, row in matrix().items():
         cells = [
             "; ".join(column for column in columns if row.get(column) == grade)
@@ -58,7 +58,7 @@ def _libraries() -> str:
             counts[key] = counts.get(key, 0) + len(frame)
     errors = table_errors()
     gpus, columns = ([*dict.fromkeys(part)] for part in zip(*counts, strict=True))
-    lines = [_line(["GPU", *columns]), _line(["---"] * (len(columns) + 1))]
+    lines = [_line(["GPU", *columns]), _rule(len(columns) + 1)]
     for gpu in sorted(gpus):
         keys = [(gpu, column) for column in columns]
         lines.append(_line([gpu, *(_cell(counts.get(k), errors.get(k)) for k in keys)]))
@@ -75,7 +75,7 @@ def _cell(rows: int | None, errors: tuple[float, float] | None) -> str:
 def in_steps() -> str:
     """What steps take from libraries: GPU, family and format, stack, error on kernels of measured steps."""
     head = ["GPU", "family", "library", "what is taken off", "error"]
-    lines = [_line(head), _line(["---"] * len(head))]
+    lines = [_line(head), _rule(len(head))]
     for name in names():
         for key, stack in load_gpu(name).facts.libraries.items():
             family, _, dtype = key.partition("_")
@@ -86,7 +86,12 @@ def in_steps() -> str:
 
 
 def _line(cells: list[str]) -> str:
-    return f"| {' | '.join(cells)} |"
+    """A row; GitHub and MyST fill up one whose last cells are empty."""
+    return " | ".join(cells).rstrip(" |")
+
+
+def _rule(columns: int) -> str:
+    return "|".join(["---"] * columns)
 
 
 def written(text: str) -> str:

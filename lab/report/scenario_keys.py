@@ -22,7 +22,7 @@ from prestep.sim.strict import has_keys, type_hints
 from prestep.sim.tools import catalog
 
 BEGIN, END = "<!-- keys: begin -->", "<!-- keys: end -->"
-HEAD = "| key | value | meaning |\n| --- | --- | --- |"
+HEAD = "key | value | meaning\n---|---|---"
 _UNITS = {
     "bytes": '"25 MiB"',
     "bandwidth": '"100 GB/s"',
@@ -72,7 +72,7 @@ def _rows(cls: type) -> Iterator[str]:
             _cell(_value(entry, hints[entry.name]), _default(entry)),
             entry.metadata["doc"],
         )
-        yield f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in cells)} |"
+        yield " | ".join(cell.replace("|", r"\|") for cell in cells)
 
 
 def _cell(value: str, default: str) -> str:

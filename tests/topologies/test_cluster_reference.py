@@ -25,7 +25,7 @@ def test_the_page_has_the_tables_of_this_tree() -> None:
 
 def _keys(part: str) -> set[str]:
     """The keys in the first cells of a table's rows."""
-    cells = (line.split(" | ")[0] for line in part.splitlines() if line[:3] == "| `")
+    cells = (line.split(" | ")[0] for line in part.splitlines() if line[:1] == "`")
     return {key for cell in cells for key in re.findall(r"`(\w+)`", cell)}
 
 
@@ -45,15 +45,15 @@ def test_every_key_of_a_family_is_listed_with_its_meaning(name: str) -> None:
             "The keys of `host`" in part and entry.name in _keys(host)
         )
     assert all(
-        line.count(" | ") == 3 and not line.endswith("|  |")
+        line.count(" | ") == 2 and not line.endswith("| ")
         for line in part.splitlines()
-        if line.startswith("| `")
+        if line.startswith("`")
     )
 
 
 def test_links_say_what_one_of_them_does() -> None:
     """Bandwidth and latency of the default."""
-    assert "| `nvlink` | a link | 20.6 GB/s, 300 ns |" in reference.tables()
+    assert "\n`nvlink` | 20.6 GB/s, 300 ns |" in reference.tables()
     assert LinkSpec.__name__ not in reference.tables()
 
 
