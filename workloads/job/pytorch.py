@@ -22,10 +22,12 @@ class PyTorch:
 
     OF: ClassVar = "pytorch"
 
-    version: Literal["1.13", "2.0", "2.1", "2.3", "2.5", "2.7", "2.11"] = common(
-        "2.11",
-        "decides recomputation (2.1), layer norms (2.7), attention (2.11)",
-        wants="versioned",
+    version: Literal["1.13", "2.0", "2.1", "2.3", "2.5", "2.7", "2.11", "2.13"] = (
+        common(
+            "2.11",
+            "decides recomputation (2.1), layer norms (2.7), attention (2.11), transfers of pipelines (2.10, 2.13)",
+            wants="versioned",
+        )
     )
     cuda: Literal["11", "12", "13"] = common(
         "12", "toolkit: 11's cuBLAS is slower on Hopper; 13's cuDNN faster on Blackwell"

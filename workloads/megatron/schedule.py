@@ -19,6 +19,7 @@ from prestep.workloads.parallel.pipeline import layers_of_stages
 from prestep.workloads.schedules import _lockstep, checked, rank_of_stages
 from prestep.workloads.schedules.interleaved import grouped
 from prestep.workloads.schedules.runtime import (
+    STREAM,
     Batch,
     Compute,
     Operation,
@@ -30,7 +31,6 @@ from prestep.workloads.schedules.runtime import (
     operations,
 )
 
-STREAM = "nccl pp"
 ONE_STREAM = ("gpipe", "1f1b")
 
 
@@ -113,11 +113,14 @@ class Transfers:
 
     def _stream(self, batch: Batch) -> str:
         """With overlap each peer and direction has its own communicator, so that none blocks another."""
+        if self.of_torch:
+            by_pair = self.rank.s.pytorch.since(2, 13)
+            return batch.stream(self.rank.stage, by_pair)
         schedule = self.rank.s.parallel.schedule
         interleaved = schedule == "interleaved"
         in_chunks = len(self.rank.owner) > self.rank.grid.pp
         shared = schedule in ONE_STREAM or (interleaved and not in_chunks)
-        if shared or self.of_torch or not self.rank.o.overlap_p2p_comm:
+        if shared or not self.rank.o.overlap_p2p_comm:
             return STREAM
         one = batch.ops[0]
         way = f"{STREAM} {'from' if isinstance(one, Recv) else 'to'} {one.what}"

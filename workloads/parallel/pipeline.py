@@ -27,8 +27,6 @@ from prestep.workloads.torch.tape import Backward, Tape, Tensor
 from prestep.workloads.torch.trainer import weighed
 from prestep.workloads.torch.transformer import Transformer
 
-STREAM = "nccl pp"
-
 
 @dataclass
 class Stage:
@@ -241,7 +239,9 @@ class Pipeline:
         """Issues the sends and receives of a batch."""
         t = self.t
         parts = [self._transfer(op) for op in batch.ops]
-        self.events[batch.handle] = send_recv(t, parts, STREAM)
+        by_pair = t.choices is not None and t.choices.since(2, 13)
+        stream = batch.stream(self.line.rank, by_pair)
+        self.events[batch.handle] = send_recv(t, parts, stream)
         for op in batch.ops:
             # The gradient sent to the stage before is not needed here any more.
             if not isinstance(op, Recv) and op.what == "B":

@@ -5,7 +5,7 @@ This is PyTorch 2.11's behaviour (torch/distributed/pipelining/schedules.py). Th
 * `Compute` goes to the compute stream. The host issues everything in order and never blocks on any of it.
 * A `Batch` is one `batch_isend_irecv`: one NCCL kernel on the one internal stream of the pipeline's communicator. It
   starts after the batches before it, and after the compute issued before it (an event), and ends when all its transfers
-  have. So a receive that was issued early blocks later sends of the same rank.
+  have. So a receive that was issued early blocks later sends of the same rank (pytorch issue 175225), until 2.13.
 * `Wait` makes the compute stream wait for the end of a batch.
 
 `ScheduleGPipe` and `Schedule1F1B` have their own loops, see their files. All others derive from
@@ -29,6 +29,7 @@ from prestep.workloads.schedules import Action, checked, rank_of_stages
 
 # _add_unshard_reshard(max_active_stages=3)
 ACTIVE_STAGES = 3
+STREAM = "nccl pp"
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,17 @@ class Batch:
 
     handle: int
     ops: tuple[Send | Recv, ...]
+
+    def stream(self, rank: int, by_pair: bool) -> str:
+        """The stream on which `rank` runs it: one for all batches, or with `by_pair` one for each pair of ranks.
+
+        Since PyTorch 2.13 (``_batch_p2p``; pull request 175712) only batches that both send and receive are coalesced.
+        A lone transfer has the communicator of its two ranks, so it no longer waits for another neighbour's.
+        """
+        if by_pair and len({type(op) for op in self.ops}) == 1:
+            low, high = sorted((rank, self.ops[0].peer))
+            return f"{STREAM} {low}:{high}"
+        return STREAM
 
 
 @dataclass(frozen=True)
