@@ -80,12 +80,9 @@ gate: $(BIN)/.dev
 # One thread, as the command line has it: others add in another order.
 # KEPT: a folder with reports that `make test-all` kept (PRESTEP_KEEP_REPORTS); the same tree need not predict them again.
 SETS ?= h200 h200-unseen h200-preregistered h200-straggler h200-whatif leafspine collectives collectives-unseen collectives-leafspine probes
+KEPT ?= .kept
 compare: $(BIN)/.dev
-ifdef KEPT
 	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m lab.report.kept $(KEPT) $(SETS) --base $(BASE) --known-misses .ci/known-misses.toml
-else
-	$(BIN)/prestep validate $(SETS) --compare $(BASE) --known-misses .ci/known-misses.toml --only-compare
-endif
 
 # Whether the comparison notices a tenth more of one constant: some of all kinds, by the questions of `probes`.
 mutations: $(BIN)/.dev

@@ -104,7 +104,7 @@ def test_help_and_lists_import_no_simulator() -> None:
 
 def test_a_replay_starts_without_the_predictor() -> None:
     """Only `--compare` predicts: a replay takes kernels from its trace, and plans no step."""
-    traces = ROOT / "validation" / "cases" / "traces"
+    traces = ROOT / "lab" / "cases" / "traces"
     trace = traces / "125m-ddp4-b4.default.rank0.pt.trace.json.gz"
     modules = imported(["replay", str(trace)])
     assert "prestep.sim.replay.replay" in modules

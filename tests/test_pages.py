@@ -48,7 +48,7 @@ NOT_RUN = {
     "docs/how-to/accept-a-cluster.md": 2,
     "docs/how-to/replay-trace.md": 1,
 }
-TRACES = ROOT / "validation" / "cases" / "traces"
+TRACES = ROOT / "lab" / "cases" / "traces"
 #: Pages whose commands take more than a few seconds.
 SLOW = (
     "docs/layouts.md",

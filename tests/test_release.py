@@ -398,9 +398,9 @@ def test_every_data_file_travels_with_its_package() -> None:
 MEASURED_ALONE = (
     "lab/cases/aten/h100.",
     "lab/cases/aten/h200.",
-    "validation/cases/traces/1",
-    "validation/cases/traces/moe",
-    "validation/cases/traces/rn50",
+    "lab/cases/traces/1",
+    "lab/cases/traces/moe",
+    "lab/cases/traces/rn50",
     "lab/cases/frameworks/hosts/h200_",
 )
 

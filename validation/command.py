@@ -18,7 +18,7 @@ from prestep.validation.report.gate import Check, new_misses
 from prestep.validation.report.interface import Report
 from prestep.validation.report.page import page
 from prestep.validation.sets import own
-from prestep.validation.sets.sets import kind_of, validate
+from prestep.validation.sets.sets import validate
 
 DEFAULT = "h200"
 Talk = Callable[[str], None]
@@ -46,7 +46,7 @@ def compare(
                 f"{len(chosen)} sets",
                 "one set, whose limits count",
             )
-        if not (rows.is_dir() and kind_of(chosen[0]) == "traces"):
+        if not rows.is_dir():  # which kinds of other sources take
             must_exist(
                 rows,
                 "jobs with their times (CSV), rows of the set, or a folder of traces",
@@ -166,18 +166,16 @@ def write(
         talk(f"wrote {path}")
 
 
-def against_base(
-    reports: Sequence[Report], source: str, rows: Path | None = None, jobs: int = 1
-) -> Comparison:
-    """What moved since the base: a file of `validate --json`, or a git revision, which is asked for the same sets.
+def against_base(reports: Sequence[Report], base: Path) -> Comparison:
+    """What moved since the base, a file of `validate --json`.
 
     Raises
     ------
     InputError
-        If the source is neither.
+        If it is none.
     """
-    base = baseline.load(source, [report.name for report in reports], rows, jobs)
-    return against(base, [report.to_json() for report in reports], source)
+    now = [report.to_json() for report in reports]
+    return against(baseline.read(base), now, str(base))
 
 
 def worse(

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from lab.fit.constants import NUMBER, Constant, every_constant, sampled
+from lab.report import revisions
 from prestep.sim.errors import InputError, PrestepError, unknown
-from prestep.validation.report import baseline
 from prestep.validation.report.against import MOVED, Comparison, against
 
 FACTOR = 1.1
@@ -149,11 +149,11 @@ def copied(folder: Path) -> None:
     """The package without recorded traces."""
     for name in ("prestep", "sim", "topologies", "workloads", "validation", "lab"):
         shutil.copytree(
-            baseline.HOME / name,
+            revisions.HOME / name,
             folder / name,
             ignore=shutil.ignore_patterns("__pycache__", "*.pt.trace*"),
         )
-    shutil.copy(baseline.HOME / "cli.py", folder)
+    shutil.copy(revisions.HOME / "cli.py", folder)
 
 
 def predictions(
@@ -173,12 +173,12 @@ def predictions(
             rows = folder / f"sample-{sample[0]}"
             rows.write_text(
                 _sampled(
-                    baseline.HOME / "validation" / "cases" / "h200" / sample[0],
+                    revisions.HOME / "validation" / "cases" / "h200" / sample[0],
                     sample[1],
                 ),
                 "utf-8",
             )
-        reports += baseline.ask(str(folder), [name], rows, 1) or []
+        reports += revisions.ask(str(folder), [name], rows, 1) or []
     return reports
 
 

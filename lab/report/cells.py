@@ -1,4 +1,4 @@
-"""Cells of published rows in the table of `prestep validate --export`: source, licence, layout, peers' predictions."""
+"""Cells of published rows in the table of `lab.report.export`: source, licence, layout, peers' predictions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from functools import cache
 from typing import Any
 
 from lab.formats.published_setups import FOLDER
-from prestep.validation.report.export import AXES, COUNTS, TEXTS
+from lab.report.export import AXES, COUNTS, TEXTS
 
 #: Step times of a peer; `lab.bench.peer_llm_analysis` writes them.
 PEER_STEPS = FOLDER / "peer_llm_analysis.csv"

@@ -1,6 +1,6 @@
 """What moved between a base and reports that were kept: `prestep validate --compare`, without predicting them again.
 
-    python -m lab.report.kept FOLDER --base FILE|REV [--known-misses FILE] SET...
+    python -m lab.report.kept FOLDER --base FILE|REV [--exact] [--known-misses FILE] SET...
 
 The folder has the report of a set in SET.json, as a run of the tests leaves it where `PRESTEP_KEEP_REPORTS` names a
 folder (tests/conftest.py). Sets that it does not have are predicted. Exit 1: something got worse.
@@ -15,6 +15,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab.report import revisions
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.validation import command
@@ -67,12 +68,12 @@ def main(words: Sequence[str] | None = None) -> int:
     """Prints what moved; 1 if a check fails that is no known miss, 2 for wrong input."""
     options = _options(words)
     try:
-        baseline.check(options.base)  # before the work, not after
-        base = baseline.load(options.base, options.sets, None, options.jobs)
+        revisions.check(options.base)  # before the work, not after
+        base = revisions.load(options.base, options.sets, None, options.jobs)
         now = reports(options.folder, options.sets, options.jobs)
         compared = against(base, now, options.base)
         print(command.as_text([], compared))
-        worse = command.worse([], options.known_misses, compared)
+        worse = command.worse([], options.known_misses, compared, options.exact)
     except PrestepError as error:
         print(error, file=sys.stderr)
         return 2
@@ -86,6 +87,7 @@ def _options(words: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("folder", type=Path, help="where SET.json lie")
     parser.add_argument("sets", nargs="+", metavar="SET")
     parser.add_argument("--base", required=True, help="file of --json, or a revision")
+    parser.add_argument("--exact", action="store_true", help="any other number fails")
     parser.add_argument("--known-misses", type=Path, metavar="FILE")
     parser.add_argument("--jobs", type=int, default=2, help="worker processes")
     return parser.parse_args(words)

@@ -36,7 +36,29 @@ EMULATED = Table(
     needed=("cluster", "set", "cause"),
 )
 
+#: Errors of runs that are replayed, and a run on another cluster beside the measurement of just that.
+REPLAYED = schema.all_of(("mean", "worst"), SHARE)
+RETARGET = Table(
+    {
+        "name": Text(),
+        "run": Text(),
+        "cluster": Text(),
+        "set": TEXTS,
+        "measured": Number(above=True),
+        "of": Text(),
+        "limit": SHARE,
+    },
+    needed=("name", "run", "measured", "limit"),
+)
+
 KINDS: Mapping[str, Kind] = {
+    "traces": Kind(
+        table_of(
+            ("limits",),
+            limits=Table({"recorded": REPLAYED, "simulated": REPLAYED}),
+            retarget=Items(RETARGET),
+        )
+    ),
     "published": Kind(
         table_of(
             format=Text(("lora_rows",)),
@@ -46,7 +68,6 @@ KINDS: Mapping[str, Kind] = {
             replicas=Number(low=2, whole=True),
             replicated_work=Number(above=True),
         ),
-        steps=True,
     ),
     "published_collectives": Kind(
         table_of(("rows",), rows=TEXTS, base=Text(), limits=Text())
@@ -149,7 +170,6 @@ KINDS: Mapping[str, Kind] = {
             hosts=schema.Named(Number(above=True)),
             fitted=TEXTS,
         ),
-        steps=True,
         placed=True,
     ),
 }

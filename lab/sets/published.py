@@ -199,7 +199,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 
 def cells_of(name: str, rows: Path | None) -> dict[str, dict[str, Any]]:
-    """Returns what `--export` writes of the rows beside their times, by row."""
+    """Returns what `lab.report.export` writes of the rows beside their times, by row."""
     return cells_by_row(_rows_of(name, rows)[0])
 
 

@@ -18,7 +18,7 @@ from prestep.sim import outputs
 from tests.sim import test_captured_runs, test_stragglers
 
 ROOT = Path(cli.__file__).parent
-TRACE = "validation/cases/traces/1b-single-b2.default.rank0.pt.trace.json.gz"
+TRACE = "lab/cases/traces/1b-single-b2.default.rank0.pt.trace.json.gz"
 LOG = """all_reduce_perf -b 16M -e 512M -f 2 -g 8
 #  size(B)  time(us)  algbw(GB/s)
 16777216 1400.0 11.9

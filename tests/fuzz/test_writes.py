@@ -12,7 +12,7 @@ from prestep import cli
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 
-TRACE = "validation/cases/traces/125m-ddp4-b4.default.rank0.pt.trace.json.gz"
+TRACE = "lab/cases/traces/125m-ddp4-b4.default.rank0.pt.trace.json.gz"
 ROOT = Path(cli.__file__).parent
 COMMANDS = {
     "trace.json": ("run", "--trace", "OUT"),

@@ -78,3 +78,12 @@ def test_the_report_of_another_set_is_refused(
     assert kept.main([str(folder), "h200", "--base", str(base)]) == 2
     told = capsys.readouterr().err
     assert "h200.json" in told and SET in told
+
+
+@pytest.mark.parametrize("source", ["no-such-revision", "--output=x", "gone.json"])
+def test_a_revision_that_is_none_is_refused(
+    source: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Exit 2, before anything is predicted; what starts with a dash is no option of git."""
+    assert kept.main([str(tmp_path), SET, f"--base={source}"]) == 2
+    assert source in capsys.readouterr().err

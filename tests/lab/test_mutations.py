@@ -12,11 +12,11 @@ from click.testing import CliRunner
 from lab.bench import mutations
 from lab.bench.mutations import CONSTANTS
 from lab.fit.constants import Constant
+from lab.report import revisions
 from lab.sets import questions
 from prestep import cli
 from prestep.sim.errors import InputError, PrestepError
 from prestep.validation import command
-from prestep.validation.report import baseline
 from prestep.validation.report.against import MOVED, Comparison, Move, against
 from tests.conftest import ReportOf
 
@@ -34,7 +34,7 @@ def test_every_constant_is_where_it_is_said(name: str, tmp_path: Path) -> None:
     constant = CONSTANTS[name]
     path = tmp_path / constant.file
     path.parent.mkdir(parents=True)
-    before = (baseline.HOME / constant.file).read_text(encoding="utf-8")
+    before = (revisions.HOME / constant.file).read_text(encoding="utf-8")
     path.write_text(before, encoding="utf-8")
     assert mutations.change(tmp_path, constant) >= 1
     after = path.read_text(encoding="utf-8")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lab import CASES
 from prestep.cli import main
 from prestep.sim.exporters import html, markdown
 from prestep.sim.spec.load import load_scenario
@@ -21,7 +22,6 @@ from prestep.sim.studies.variants import (
 )
 from prestep.sim.tools.catalog import find_scenario
 from prestep.topologies.files.bundled import place_of
-from prestep.validation.sets.sources import CASES
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 JOB = "mlp-ddp4"

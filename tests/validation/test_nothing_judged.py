@@ -19,8 +19,8 @@ from lab.sets.doctor import DoctorReport
 from lab.sets.kernels import KernelReport
 from lab.sets.probes import ProbeReport
 from lab.sets.rl import RlReport
+from lab.sets.traces import TraceReport
 from prestep import cli
-from prestep.validation.replayed.sets.traces import TraceReport
 from prestep.validation.report.collectives import CollectiveReport, Limits
 from prestep.validation.report.gate import Check
 from prestep.validation.sets.choices import ChoiceReport

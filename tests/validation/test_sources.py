@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[2]
 KINDS = """
 from prestep.validation.sets.kinds import TEXTS, Kind, table_of
 
-KINDS = {"echoes": Kind(table_of(("rows",), rows=TEXTS), steps=True)}
+KINDS = {"echoes": Kind(table_of(("rows",), rows=TEXTS))}
 """
 ECHOES = """
 from prestep.validation.sets import steps

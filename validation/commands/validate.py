@@ -25,13 +25,11 @@ from prestep.sim.extras import lazily
 with lazily():
     from prestep.validation import command as body
     from prestep.validation.report import baseline, gate
-    from prestep.validation.report import export as table
 
 GROUP = "Trust"
 #: Files that are written of the reports.
 FILES = {
     "--junit": "Write JUnit XML.",
-    "--export": "Write measured and predicted steps as one table (.parquet, .csv).",
     "--markdown": "Write the report as Markdown.",
     "--html": "Write a page with scatter and residual plots, in one file.",
 }
@@ -41,8 +39,8 @@ FILES = {
 _COMPARING = together(
     click.option(
         "--compare",
-        metavar="FILE|REV",
-        help="List what moved since this: a file of --json, or a git revision.",
+        type=click.Path(dir_okay=False, path_type=Path),
+        help="List what moved since this file of --json.",
     ),
     click.option(
         "--only-compare",
@@ -90,20 +88,17 @@ def command(
     json_: bool,
     jobs: int,
     known_misses: Path | None,
-    compare: str | None,
+    compare: Path | None,
     only_compare: bool,
     exact: bool,
     cluster: str | None,
-    export: Path | None,
     **files: Path | None,
 ) -> None:
     """Compares, writes the files that are asked for, prints, and exits with 1 where the gate fails."""
-    _check(sets, exact, compare, export)
+    _check(exact, compare)
     reports = body.compare(sets, rows, jobs, cluster)
-    compared = body.against_base(reports, compare, rows, jobs) if compare else None
+    compared = body.against_base(reports, compare) if compare else None
     body.write(reports, talk, compared=compared, **files)
-    if export is not None:
-        talk(f"wrote {table.write(reports, export, rows):,} rows to {export}")
     judged = [] if only_compare and compare else reports
     show_result(
         json_,
@@ -113,21 +108,17 @@ def command(
     _finish(body.worse(judged, known_misses, compared, exact), known_misses, compare)
 
 
-def _check(
-    sets: Sequence[str], exact: bool, compare: str | None, export: Path | None
-) -> None:
+def _check(exact: bool, compare: Path | None) -> None:
     """Refuses options that cannot be done, before the work."""
     if exact and not compare:
-        found, expected = "no --compare", "--compare FILE or REVISION beside it"
+        found, expected = "no --compare", "--compare FILE beside it"
         raise misused("--exact", found, expected)
     if compare:
-        baseline.check(compare)
-    if export is not None:
-        table.check(export, sets or (body.DEFAULT,))
+        baseline.read(compare)
 
 
 def _finish(
-    worse: Sequence[gate.Check], known_misses: Path | None, compare: str | None
+    worse: Sequence[gate.Check], known_misses: Path | None, compare: Path | None
 ) -> None:
     """Says which checks made the gate fail, where the tables alone do not; exits with 1 where one did."""
     why = "not among the known misses, or worse" if known_misses else "past tolerance"

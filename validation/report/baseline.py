@@ -1,74 +1,16 @@
-"""What an older version predicts: a file that `prestep validate --json` wrote, or a revision of the repository.
-
-A revision is unpacked into a temporary folder and asked there, in a process of its own with this environment's
-libraries; nothing is kept.
-"""
+"""The base of a comparison: reports in a file that `prestep validate --json` wrote."""
 
 from __future__ import annotations
 
-import io
 import json
-import os
-import subprocess
-import sys
-import tarfile
-import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import prestep
-from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.sim.errors import InputError, Mistake
 
-HOME = prestep.HOME
-EXPECTED = "the JSON of `prestep validate --json`, or a git revision"
+EXPECTED = "the JSON of `prestep validate --json`"
 Reports = list[Mapping[str, Any]]
-
-
-def load(source: str, sets: Sequence[str], rows: Path | None, jobs: int) -> Reports:
-    """Reports of the base: of the file `source` if there is one, else of that revision.
-
-    Raises
-    ------
-    InputError
-        If it is neither.
-    """
-    if Path(source).is_file():
-        return read(Path(source))
-    if Path(source).suffix == ".json":
-        raise InputError.of(source, "", "no such file", EXPECTED)
-    return of_revision(source, sets, rows, jobs)
-
-
-def check(source: str) -> None:
-    """Raises InputError if `load` would."""
-    if Path(source).is_file():
-        read(Path(source))
-    elif Path(source).suffix == ".json":
-        raise InputError.of(source, "", "no such file", EXPECTED)
-    else:
-        _commit(source)
-
-
-def _commit(revision: str) -> str:
-    _refuse_other_repository()
-    asked = (
-        "rev-parse",
-        "--verify",
-        "--quiet",
-        "--end-of-options",
-        f"{revision}^{{commit}}",
-    )
-    return _git(*asked, source=revision).decode().strip()
-
-
-def _refuse_other_repository() -> None:
-    """An installed prestep may lie inside somebody else's repository, whose program it must not run."""
-    top = _git("rev-parse", "--show-toplevel", source="HEAD").decode().strip()
-    if not os.path.samefile(top, HOME):
-        found = f"{HOME}, which is no repository of prestep's"
-        hint = "give a file of `prestep validate --json`"
-        raise InputError.of("--compare", "", found, EXPECTED, hint)
 
 
 def read(path: Path) -> Reports:
@@ -83,10 +25,11 @@ def read(path: Path) -> Reports:
         report = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise InputError.of(str(path), "", str(error), EXPECTED) from None
-    return _checked(report, str(path))
+    return checked(report, str(path))
 
 
-def _checked(value: Any, where: str) -> Reports:
+def checked(value: Any, where: str) -> Reports:
+    """Returns reports, of which JSON holds one or a list; raises InputError where it holds anything else."""
     reports = value if isinstance(value, list) else [value]
     mistakes = [
         Mistake(where, f"[{at}]", "no report", EXPECTED)
@@ -112,72 +55,3 @@ def _numbers(case: Mapping[str, Any]) -> bool:
         isinstance(case.get(key), int | float | None)
         for key in ("predicted", "signed_error")
     )
-
-
-def of_revision(
-    revision: str, sets: Sequence[str], rows: Path | None, jobs: int
-) -> Reports:
-    """Reports of the sets as that revision predicts them; sets that it does not have are left out.
-
-    Raises
-    ------
-    InputError
-        If there is no such revision.
-    PrestepError
-        If it cannot be asked.
-    """
-    archive = _git("archive", "--format=tar", _commit(revision), source=revision)
-    with tempfile.TemporaryDirectory(prefix="prestep-base-") as folder:
-        with tarfile.open(fileobj=io.BytesIO(archive)) as tar:
-            tar.extractall(folder, filter="data")
-        if (together := ask(folder, sets, rows, jobs)) is not None:
-            return together
-        # One set that the revision does not have makes it refuse them all.
-        apart = [ask(folder, [name], rows, jobs) for name in sets]
-    reports = [report for reports in apart if reports for report in reports]
-    if not reports:
-        raise PrestepError(
-            f"--compare: {revision} can predict none of {', '.join(sets)}"
-        )
-    return reports
-
-
-def ask(
-    folder: str, sets: Sequence[str], rows: Path | None, jobs: int
-) -> Reports | None:
-    """Reports of the sets as the package in a folder predicts them; None if it cannot."""
-    more = ["--rows", str(rows.resolve())] if rows else []
-    asked = [
-        sys.executable,
-        "-m",
-        "cli",
-        "validate",
-        *sets,
-        "--json",
-        "--jobs",
-        str(jobs),
-        *more,
-    ]
-    env = {**os.environ, "PYTHONPATH": folder}
-    done = subprocess.run(asked, cwd=folder, env=env, capture_output=True, check=False)
-    if done.returncode not in (0, 1):
-        return None
-    try:
-        return _checked(json.loads(done.stdout), "the base")
-    except (ValueError, InputError):
-        return None
-
-
-def _git(*words: str, source: str) -> bytes:
-    try:
-        done = subprocess.run(
-            ["git", "-C", str(HOME), *words], capture_output=True, check=False
-        )
-    except OSError as error:
-        raise InputError.of(
-            "--compare", "", f"no git ({error.strerror})", EXPECTED
-        ) from None
-    if done.returncode:
-        found = f'"{source}", no file and no revision of {HOME}'
-        raise InputError.of("--compare", "", found, EXPECTED)
-    return done.stdout

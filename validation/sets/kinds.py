@@ -23,14 +23,11 @@ class Kind:
     ----------
     table : Table
         What set.toml may say.
-    steps : bool
-        Whether the cases are training steps, which `--export` writes as a table.
     placed : bool
         Whether `--cluster` says where rows were measured that do not say it themselves.
     """
 
     table: Table
-    steps: bool = False
     placed: bool = False
 
 
@@ -61,7 +58,6 @@ KINDS: Mapping[str, Kind] = {
                 {"name": Text(), "host_factor": Number(above=True)}, ("name",)
             ),
         ),
-        steps=True,
         placed=True,
     ),
     "collectives": Kind(

@@ -41,7 +41,7 @@ def kinds() -> Mapping[str, Kind]:
 
     Examples
     --------
-    >>> kinds()["steps"].steps
+    >>> kinds()["steps"].placed
     True
     """
     tables = {source: _kinds_of(source) for source in sources()}

@@ -1,4 +1,6 @@
-"""Rows of training steps as one table that others can cite and compute with: `prestep validate SET... --export FILE`.
+"""Rows of training steps as one table that others can cite and compute with.
+
+    python -m lab.report.export SET... -o FILE [--rows FILE] [--jobs N]
 
 A row is a measured step beside its prediction: where it was measured, by whom, under which licence, with which layout,
 and whether it judges. docs/data-card.md says what the columns mean.
@@ -6,18 +8,24 @@ and whether it judges. docs/data-card.md says what the columns mean.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import math
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from prestep.sim import __version__, files
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError, Mistake, PrestepError
+from prestep.validation import command
 from prestep.validation.report.interface import Report
 from prestep.validation.sets.sets import kind_of
-from prestep.validation.sets.sources import kinds, module_of
+from prestep.validation.sets.sources import module_of
+
+#: Kinds of sets whose cases are training steps.
+KINDS = ("steps", "programs", "published", "table")
 
 OWN = {
     "source": "prestep",
@@ -80,13 +88,13 @@ def write(reports: Sequence[Report], path: Path, rows: Path | None = None) -> in
 def check(path: Path, names: Sequence[str]) -> None:
     """Raises InputError for a table that cannot be written, before the work."""
     mistakes = [
-        Mistake("command line", "--export", f"set {name}", "sets of training steps")
+        Mistake("command line", "SET", f"set {name}", "sets of training steps")
         for name in names
-        if not kinds()[kind_of(name)].steps
+        if kind_of(name) not in KINDS
     ]
     if path.suffix not in (".parquet", ".csv"):
         expected = "a name that ends with .parquet or .csv"
-        mistakes.append(Mistake("command line", "--export", str(path), expected))
+        mistakes.append(Mistake("command line", "-o", str(path), expected))
     InputError.check(mistakes)
 
 
@@ -148,3 +156,26 @@ def _parquet(rows: Sequence[Mapping[str, Any]]) -> bytes:
     out = io.BytesIO()
     pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), out)
     return out.getvalue()
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Writes the table; 2 for wrong input."""
+    parser = argparse.ArgumentParser(prog="python -m lab.report.export")
+    parser.add_argument("sets", nargs="+", metavar="SET")
+    parser.add_argument("-o", "--output", required=True, type=Path, metavar="FILE")
+    parser.add_argument("--rows", type=Path, help="predict these rows of SET instead")
+    parser.add_argument("--jobs", type=int, default=2, help="worker processes")
+    options = parser.parse_args(words)
+    try:
+        check(options.output, options.sets)  # before the work, not after
+        reports = command.compare(options.sets, options.rows, options.jobs)
+        count = write(reports, options.output, options.rows)
+    except PrestepError as error:
+        print(error, file=sys.stderr)
+        return 2
+    print(f"wrote {count:,} rows to {options.output}", file=sys.stderr)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,4 +1,4 @@
-"""The table that others cite: `prestep validate SET --export FILE`, and the page that says what is in it."""
+"""The table that others cite: `python -m lab.report.export`, and the page that says what is in it."""
 
 from __future__ import annotations
 
@@ -9,13 +9,11 @@ from pathlib import Path
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from click.testing import CliRunner
 
 from lab import CASES
-from lab.report import cells
+from lab.report import cells, export
 from prestep import cli
 from prestep.sim import __version__
-from prestep.validation.report import export
 from tests.conftest import ReportOf
 
 ROOT = Path(cli.__file__).parent
@@ -33,27 +31,23 @@ def some(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def exported(path: Path, *words: str | Path) -> str:
-    line = ["validate", *map(str, words), "--export", str(path)]
-    made = CliRunner().invoke(cli.main, line)
-    assert made.exit_code in (0, 1), made.output
-    return made.stderr
+def exported(path: Path, *words: str | Path) -> None:
+    assert export.main([*map(str, words), "-o", str(path)]) == 0
 
 
 @pytest.fixture(scope="module")
-def table_of_some(some: Path) -> tuple[Path, str]:
-    """Those rows exported, and what was said."""
+def table_of_some(some: Path) -> Path:
+    """Those rows exported."""
     path = some.with_name("one.parquet")
-    return path, exported(path, "published", "--rows", some)
+    exported(path, "published", "--rows", some)
+    return path
 
 
 def test_a_row_is_what_its_source_says_beside_what_we_say(
-    table_of_some: tuple[Path, str],
+    table_of_some: Path,
 ) -> None:
     """Cells of the source unchanged, a licence and a source for each, seconds, and the peer's numbers."""
-    path, told = table_of_some
-    assert "wrote 3 rows" in told
-    table = pd.read_parquet(path).set_index("row")
+    table = pd.read_parquet(table_of_some).set_index("row")
     assert set(table.index) == set(NAMES) and (table["set"] == "published").all()
     with PUBLISHED.open(encoding="utf-8", newline="") as file:
         texts = {row["id"]: row for row in csv.DictReader(file)}
@@ -69,10 +63,10 @@ def test_a_row_is_what_its_source_says_beside_what_we_say(
 
 
 def test_the_same_rows_make_the_same_bytes_and_carry_their_meaning(
-    some: Path, table_of_some: tuple[Path, str], tmp_path: Path
+    some: Path, table_of_some: Path, tmp_path: Path
 ) -> None:
     """A digest can be cited; every column says what it holds, and the file which version predicted."""
-    one, again = table_of_some[0], tmp_path / "again.parquet"
+    one, again = table_of_some, tmp_path / "again.parquet"
     exported(again, "published", "--rows", some)
     digests = [hashlib.sha256(path.read_bytes()).hexdigest() for path in (one, again)]
     assert digests[0] == digests[1]
@@ -104,15 +98,15 @@ def test_rows_measured_here_are_this_projects(
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (("energy", "--export", "a.parquet"), "sets of training steps"),
-        (("h200", "--export", "a.txt"), ".parquet or .csv"),
+        (("energy", "-o", "a.parquet"), "sets of training steps"),
+        (("h200", "-o", "a.txt"), ".parquet or .csv"),
     ],
 )
 def test_what_cannot_be_exported_is_told_before_the_work(
-    words: tuple[str, ...], told: str
+    words: tuple[str, ...], told: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    made = CliRunner().invoke(cli.main, ["validate", *words])
-    assert made.exit_code == 2 and told in made.stderr and not made.stdout
+    assert export.main(words) == 2
+    assert told in capsys.readouterr().err
 
 
 def test_the_data_card_has_every_column_and_licence() -> None:
