@@ -10,10 +10,7 @@ from dataclasses import dataclass
 
 _PARTS = re.compile("[-_./ ]")
 _FITTED = "time it with nccl-tests, and give the log to `prestep calibrate`, whose constants --nccl-constants takes"
-_TUNER = (
-    "tuner plug-ins, Amazon's too, are not modelled: say what they chose as algo and proto (NCCL_DEBUG_SUBSYS=TUNING "
-    "prints it), or give the log to `prestep doctor nccl`; aws-p6-b200 is fitted to runs with Amazon's"
-)
+_TUNER = "Amazon's tuner is nccl.tuner; what others choose (NCCL_DEBUG_SUBSYS=TUNING prints it) can be algo and proto"
 _KERNELS = "one-shot and two-shot kernels of MSCCL++, vLLM and TensorRT-LLM"
 #: Names of what people ask for and prestep does not model, by the letters alone, with what to do.
 ADVICE = {
@@ -22,7 +19,7 @@ ADVICE = {
     "mscclpp": f"MSCCL++ is not modelled: {_FITTED}",
     **dict.fromkeys(("ncclx", "ctran"), f"NCCLX is not modelled: {_FITTED}"),
     **dict.fromkeys(("oneshot", "twoshot"), f"{_KERNELS} are not modelled: {_FITTED}"),
-    **dict.fromkeys(("tuner", "tunerplugin", "tunerconfigfile"), _TUNER),
+    **dict.fromkeys(("tunerplugin", "tunerconfigfile"), _TUNER),
 }
 
 EXIT_INPUT = 2  # exit code of a command that can not do what it was asked

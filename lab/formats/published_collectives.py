@@ -18,7 +18,7 @@ from lab.formats.published_machines import (
     machine_of,
     machines,
 )
-from prestep.sim.collectives.plan import OPS
+from prestep.sim.collectives.plan import OPS, nccl_of
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.table import bus_factor
 from prestep.sim.errors import InputError, Mistake
@@ -223,7 +223,11 @@ def _with_settings(
     said = re.search(r"-g (\d+)", record["settings"])
     launches = min(row.ranks, int(said[1]) if said else machine.launches)
     return replace(
-        row, wanted=wanted, ignored=ignored, alone=machine.alone, launches=launches
+        row,
+        wanted=nccl_of(vars(wanted) | {"tuner": machine.tuner or None}, where),
+        ignored=ignored,
+        alone=machine.alone,
+        launches=launches,
     )
 
 

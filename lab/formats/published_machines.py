@@ -43,6 +43,8 @@ class Machine:
         Node counts that constants were fitted to.
     env : mapping
         Variables that the source says in words.
+    tuner : str
+        Amazon's plug-in ran: the machine that it knows (`[nccl] tuner`).
     alone : bool
         Whether calls through PyTorch were timed one by one.
     launches : int
@@ -61,6 +63,7 @@ class Machine:
     version: str = ""
     fitted_nodes: tuple[int, ...] = ()
     env: Mapping[str, str] | None = None
+    tuner: str = ""
     alone: bool = False
     launches: int = 1
     note: str = ""

@@ -59,6 +59,7 @@ KINDS: Mapping[str, Kind] = {
             retarget=Items(RETARGET),
         )
     ),
+    "choices": Kind(table_of(("rows",), rows=TEXTS)),
     "published": Kind(
         table_of(
             format=Text(("lora_rows",)),

@@ -17,8 +17,8 @@ class Ctas:
     max_ctas: int | None = key(None, "most channels (ncclConfig_t.maxCTAs)", low=1)
 
 
-#: The newest release whose source prestep follows; newer ones are predicted as it.
-NEWEST = "2.30.7"
+#: The newest release whose cost model prestep follows; newer ones are predicted as it.
+NEWEST = "2.32.3"
 #: A setting of what leaves a host.
 between = partial(key, wants="hosts")
 # Axes whose communicators may have settings of their own.
@@ -56,6 +56,9 @@ class Nccl:
     )
     proto: Literal["LL", "LL128", "Simple"] | None = key(
         None, "forced protocol (NCCL_PROTO)"
+    )
+    tuner: Literal["aws-p5", "aws-p5en", "aws-p6-b200", "aws-p6-b300"] | None = between(
+        None, "Amazon's tuner plug-in and its machine (NCCL_TUNER_PLUGIN)"
     )
     min_channels: int | None = key(None, "NCCL_MIN_NCHANNELS", low=1)
     max_channels: int | None = key(None, "NCCL_MAX_NCHANNELS", low=1)
@@ -144,7 +147,7 @@ class Nccl:
         """What to say of a release that is newer than any that prestep follows; "" of others."""
         if self.release[:2] <= tuple(map(int, NEWEST.split(".")))[:2]:
             return ""
-        return f"NCCL {self.version} is predicted as {NEWEST}, the newest whose source prestep follows"
+        return f"NCCL {self.version} is predicted as {NEWEST}, the newest whose cost model prestep follows"
 
     @property
     def most_channels(self) -> int:

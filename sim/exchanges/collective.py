@@ -16,6 +16,7 @@ from prestep.sim.collectives.plan import WORDS, check
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires.processes import LOCAL, WRONG, memory_of
 from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.exchanges import columns
 from prestep.sim.units import (
     format_bandwidth,
     format_bytes,
@@ -42,7 +43,7 @@ class Sweep:
         return [row.to_json(self.explain) for row in self.rows]
 
     def render(self) -> str:
-        rows = table.render(self.rows, explain=self.explain)
+        rows = columns.render(self.rows, explain=self.explain)
         remark = [f"note: {self.remark}"] if self.remark else []
         return "\n".join([*_answer(self.rows), *self.channels, rows, *remark])
 

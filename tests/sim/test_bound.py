@@ -10,6 +10,7 @@ from prestep.sim import api
 from prestep.sim.collectives import table
 from prestep.sim.collectives.nccl import search
 from prestep.sim.errors import InputError
+from prestep.sim.exchanges import columns
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 
@@ -113,7 +114,7 @@ def test_a_choice_that_is_not_the_fastest_is_named() -> None:
     row = row_of(load_cluster("gb200-superpod-576", 36), "all_reduce", 2.0**29)
     assert (row.plan.algo, row.plan.proto) == ("tree", "Simple")
     assert row.to_json()["faster"] == {"algo": "ring", "proto": "LL128", "channels": 32}
-    assert "512 MiB as ring LL128 with 32 channels" in table.render([row])
+    assert "512 MiB as ring LL128 with 32 channels" in columns.render([row])
 
 
 def test_the_columns_are_those_of_nccl_tests() -> None:

@@ -23,6 +23,7 @@ from prestep.sim.collectives.plan import OPS
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
+from prestep.sim.exchanges import columns
 from prestep.topologies import load_cluster
 from prestep.validation.formats import collective_reader, collective_rows
 from tests.sample import together
@@ -331,7 +332,7 @@ def test_the_sweep_has_nccl_tests_columns() -> None:
     assert [row.plan.size for row in rows] == [1024, 2048, 4096]
     assert all(row.busbw == pytest.approx(1.5 * row.algbw) for row in rows)
     assert json.loads(json.dumps([row.to_json() for row in rows]))[0]["algo"] == "ring"
-    assert "bound by" in table.render(rows)
+    assert "bound by" in columns.render(rows)
     with pytest.raises(InputError):
         table.sweep(cluster("h200-host-4"), ranks=5)
 
@@ -348,7 +349,7 @@ def test_what_nccl_compared_is_listed_where_it_is_asked_for() -> None:
         best, *others = row.candidates
         assert (best.algo, best.proto) == (row.plan.algo, row.plan.proto)
         assert others and all(best.time <= other.time for other in others)
-    assert "NCCL's estimate" in table.render(explained, explain=True)
+    assert "NCCL's estimate" in columns.render(explained, explain=True)
 
 
 def test_the_cases_are_there() -> None:

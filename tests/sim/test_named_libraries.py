@@ -24,8 +24,8 @@ def asked(*arguments: str) -> Result:
         (("--backend", "msccl++"), "prestep calibrate"),
         (("--set", "nccl.backend=ncclx"), "prestep calibrate"),
         (("--algo", "one-shot"), "prestep calibrate"),
-        (("--set", "nccl.tuner=aws"), "algo and proto"),
-        (("--set", "nccl.tuner_plugin=libnccl-ofi-tuner.so"), "prestep doctor nccl"),
+        (("--set", "nccl.tuner=aws"), "aws-p6-b200"),
+        (("--set", "nccl.tuner_plugin=libnccl-ofi-tuner.so"), "nccl.tuner"),
     ],
 )
 def test_what_is_not_modelled_is_refused_by_name(
@@ -42,7 +42,7 @@ def test_other_words_are_refused_as_ever() -> None:
     assert "modelled" not in made.output
 
 
-@pytest.mark.parametrize("version", ["2.31.2", "2.32.6", "2.28.9", NEWEST])
+@pytest.mark.parametrize("version", ["2.33.1", "2.32.6", "2.28.9", NEWEST])
 def test_a_newer_release_is_said_to_be_predicted_as_the_newest_known(
     version: str,
 ) -> None:
@@ -50,4 +50,4 @@ def test_a_newer_release_is_said_to_be_predicted_as_the_newest_known(
     made = asked("--set", f"nccl.version={version}", "--min-bytes", "256K")
     newer = int(version.split(".")[1]) > int(NEWEST.split(".")[1])
     assert made.output.count(f"as {NEWEST}") == newer
-    assert Nccl(version="2.30.99").newer == ""
+    assert Nccl(version="2.32.99").newer == ""

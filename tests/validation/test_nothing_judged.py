@@ -15,6 +15,7 @@ import lab
 from lab.report.figures_of_rows import FiguresReport
 from lab.report.published import Case as PublishedCase
 from lab.report.published import PublishedReport
+from lab.sets.choices import ChoiceReport
 from lab.sets.doctor import DoctorReport
 from lab.sets.kernels import KernelReport
 from lab.sets.probes import ProbeReport
@@ -23,7 +24,6 @@ from lab.sets.traces import TraceReport
 from prestep import cli
 from prestep.validation.report.collectives import CollectiveReport, Limits
 from prestep.validation.report.gate import Check
-from prestep.validation.sets.choices import ChoiceReport
 from prestep.validation.sets.sets import folder_of, load_set, set_names, set_table
 from prestep.validation.sets.sources import CASES, kinds
 from prestep.validation.sets.steps import Report

@@ -70,5 +70,4 @@ KINDS: Mapping[str, Kind] = {
             fitted_cases=TEXTS,
         )
     ),
-    "choices": Kind(table_of(("rows",), rows=TEXTS)),
 }

@@ -263,8 +263,20 @@ def _pipeline_latency(proto: str, model: Model) -> float:
 
 
 def corrected(op: str, size: float, proto: str, model: Model) -> tuple[float, float]:
-    """Factors on latency and bandwidth: rings with Simple stall across hosts."""
-    stalls = proto == "Simple" and op == "all_reduce" and model.group.nodes > 1
-    if stalls and size / (model.graph.channels * model.group.n) >= 64:
-        return model.kind.ring_stall, 1.0
-    return 1.0, 1.0
+    """Factors on latency and bandwidth: rings with Simple stall across hosts, and since 2.31 in Blackwell's."""
+    if proto != "Simple":
+        return 1.0, 1.0
+    each = size / (model.graph.channels * model.group.n)
+    if each < 64:
+        return 1.0, 1.0
+    if model.group.nodes > 1:
+        return (model.kind.ring_stall if op == "all_reduce" else 1.0), 1.0
+    # ncclTuningRingModelSim of the libraries 2.31.2 and 2.32.3, whose sources are not public.
+    recent = model.release >= (2, 31) and model.kind.nvlink5 and model.graph.nvlink
+    if not recent or op not in ("all_gather", "reduce_scatter"):
+        return 1.0, 1.0
+    stall = model.kind.ring_stall - 1
+    if model.release >= (2, 32):
+        less = 0.1 * min(max(each / 2**18 - 1, 0), 1)
+        stall = (stall - less) * (1 - (0.1 / stall) ** max(model.group.n - 2, 0))
+    return 1 + stall, 1.0

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from prestep.sim.collectives.algorithms import algorithms, nvls, pairwise, ring
 from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.group import Group, group_of
-from prestep.sim.collectives.nccl import rccl
+from prestep.sim.collectives.nccl import plugins, rccl
 from prestep.sim.collectives.nccl.search import search, unforced
 from prestep.sim.collectives.nccl.tuning import Model
 from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
@@ -115,7 +115,12 @@ def _compared(
     estimates = _estimates(op, group, fabric, settings)
     rows = [_row(op, size, *which, *each, model) for which, each in estimates.items()]
     # Stable: NCCL's order decides ties. No bandwidth means that the model has no opinion, and NCCL leaves it out.
-    return sorted((row for row in rows if row.bandwidth > 0), key=lambda row: row.time)
+    able = sorted((row for row in rows if row.bandwidth > 0), key=lambda row: row.time)
+    if not settings.tuner:
+        return able
+    # A plug-in sets the cost of what it chooses to zero, and NCCL takes the least.
+    named = plugins.chosen(settings.tuner, op, size, group, {row[:2] for row in able})
+    return sorted(able, key=lambda row: row[:2] != named)
 
 
 def _row(

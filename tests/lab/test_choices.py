@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from lab.sets import choices
 from prestep import cli
 from prestep.sim.errors import InputError
 from prestep.validation.formats import nccl_log
-from prestep.validation.sets import choices
 from prestep.validation.sets.sets import validate
 
 LOG = """# cluster: h200-host-4
