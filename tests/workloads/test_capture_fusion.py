@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
 from prestep.workloads.capture import recording
-from prestep.workloads.capture.compiled_calls import Residence
+from prestep.workloads.capture.compiled_calls import Call, Residence
 from prestep.workloads.capture.recording import Event
 from prestep.workloads.capture.regions import arrange
-from prestep.workloads.fusion.compile import Compiled, Compiler
+from prestep.workloads.fusion.compile import Compiler
 from prestep.workloads.fusion.graph import Region, Step
-from prestep.workloads.fusion.join import Launch
+from prestep.workloads.fusion.lifetimes import Issue
 from prestep.workloads.operation import Operand, Operation
 from prestep.workloads.operators.rules import kernels_of
 
@@ -68,12 +68,43 @@ def step(operation: int, reads: Iterable[int], write: int) -> Step:
     return Step(operation, tuple((s, 0) for s in reads), ((write, 0),))
 
 
+@dataclass(frozen=True)
+class Seen:
+    """A call of a compiled region: what it launches, and storages by the recording's numbers."""
+
+    call: Call
+
+    @property
+    def forward(self) -> tuple[tuple[Issue, ...], ...]:
+        return self.call.compiled.forward
+
+    @property
+    def backward(self) -> tuple[tuple[Issue, ...], ...]:
+        return self.call.compiled.backward
+
+    def written(self, pieces: Iterable[Iterable[Issue]]) -> set[int]:
+        """Storages that kernels take, or write in the place of others."""
+        every = [issue for piece in pieces for issue in piece]
+        taken = {s for issue in every for s, _ in (*issue.takes, *issue.reuses)}
+        return self.call.named(taken & self.call.compiled.made)
+
+    @property
+    def absent(self) -> set[int]:
+        """What is never in memory."""
+        there = self.written((*self.forward, *self.backward))
+        return self.call.named(self.call.compiled.made) - there
+
+    @property
+    def held(self) -> set[int]:
+        return self.call.named(self.call.compiled.kept)
+
+
 def compiled(
     forward: Sequence[Step],
     results: Sequence[int],
     backward: Sequence[Step] = (),
     freed: Iterable[int] = (),
-) -> Compiled:
+) -> Seen:
     kernels = tuple(kernels_of(operation) for operation in OPERATIONS)
     region = Region(
         [list(forward)],
@@ -81,14 +112,16 @@ def compiled(
         list(results),
         set(freed),
     )
-    return Compiler(OPERATIONS, kernels).compile(region, ())
+    made, names = Compiler(OPERATIONS, kernels).compile(region, ())
+    unnamed = {storage: storage for storage in made.made if storage < 0}
+    return Seen(Call(made, {new: old for old, new in names.items()} | unnamed))
 
 
-def named(launches: Iterable[Launch]) -> list[str]:
+def named(launches: Iterable[Issue]) -> list[str]:
     return [launch.name for launch in launches]
 
 
-def moved(launches: Iterable[Launch]) -> float:
+def moved(launches: Iterable[Issue]) -> float:
     return sum(launch.kernel.bytes for launch in launches)
 
 
@@ -204,9 +237,8 @@ def test_backward_computes_again_what_is_cheap() -> None:
     """silu(a) is not kept for backward where a is: it is computed in backward's own kernel."""
     forward = [step(MM, [1, 2], 3), step(SILU, [3], 4), step(MM, [4, 2], 8)]
     region = compiled(forward, [8], BACKWARD, freed=[5])
-    assert region.dropped == {4}
-    assert not region.taken
-    assert {1, 3, 9} <= region.held
+    assert region.written(region.forward) >= {4}
+    assert region.held == {1, 3}
     assert named(region.backward[0]) == ["mul"]
     assert moved(region.backward[0]) == (3 + 2) * BYTES
 
@@ -258,7 +290,7 @@ def test_products_are_kept() -> None:
     """A product that backward reads is not computed twice."""
     forward = [step(MM, [1, 2], 4), step(MM, [4, 2], 8)]
     region = compiled(forward, [8], BACKWARD, freed=[5])
-    assert not region.dropped
+    assert 4 in region.held
     assert named(region.forward[0]) == ["mm", "mm"]
 
 
@@ -334,61 +366,50 @@ def test_numbers_of_storages_do_not_matter(graph: tuple[list[Step], list[int]]) 
 # -- memory ------------------------------------------------------------------------------------
 
 
-def in_memory(region: Compiled, events: Sequence[tuple[str, int]]) -> list[int]:
-    """How many storages are there after each event."""
-    residence, there, counts = Residence({1: region}), set[int](), []
+def in_memory(
+    events: Sequence[tuple[str, int]], resized: Iterable[int] = ()
+) -> list[set[int]]:
+    """Which storages are there after each event, of a call that keeps 3 and hands out 8 and 7: those of BACKWARD."""
+    forward = [step(MM, [1, 2], 3), step(SILU, [3], 4), step(MM, [4, 2], 8)]
+    region = compiled(forward, [8], BACKWARD, freed=[5, 6])
+    residence = Residence({1: region.call}, (1, 2), set(resized))
+    there, seen, way = {1, 2}, list[set[int]](), False
     for kind, storage in events:
         if kind == "take" and residence.takes(storage, 1):
             there.add(storage)
-        if kind == "free" and residence.gives_back(storage):
-            there.remove(storage)
-        if kind == "backward":
-            there |= residence.begin_backward(1).keys()
+        if kind == "free":
+            there -= set(residence.gives_back(storage))
+        if kind in ("forward", "backward"):
+            way = kind == "backward"
+            residence.begin(1, way)
+            for issue in (region.backward if way else region.forward)[0]:
+                over, fresh = residence.written(1, issue)
+                there = there - set(over) | fresh.keys()
+                there -= set(residence.dropped(1, issue))
         if kind == "end":
-            there -= set(residence.end(1))
-        counts.append(len(there))
-    return counts
+            there -= set(residence.end(1, way))
+        seen.append(set(there))
+    return seen
 
 
-FOUR = frozenset((4,))
-NONE: frozenset[int] = frozenset()
-PIECES: tuple[tuple[Launch, ...], ...] = ((),)
-
-
-@pytest.mark.parametrize(
-    ("region", "counts"),
-    [
-        (Compiled(PIECES, PIECES, FOUR, NONE, NONE, NONE), [0, 0, 0, 0, 0]),
-        (Compiled(PIECES, PIECES, NONE, FOUR, FOUR, NONE), [1, 0, 1, 0, 0]),
-        (Compiled(PIECES, PIECES, NONE, FOUR, NONE, NONE), [1, 0, 0, 0, 0]),
-        (Compiled(PIECES, PIECES, NONE, NONE, FOUR, NONE), [0, 0, 1, 0, 0]),
-        (Compiled(PIECES, PIECES, NONE, NONE, NONE, FOUR), [1, 1, 1, 0, 0]),
-        (Compiled(PIECES, PIECES, NONE, NONE, NONE, NONE), [1, 1, 1, 0, 0]),
-    ],
-    ids=("absent", "dropped and taken", "dropped", "taken", "held", "as recorded"),
-)
-def test_storages_come_and_go(region: Compiled, counts: list[int]) -> None:
-    """What is never written is never there; what is computed again is gone between forward and backward."""
-    events = [("take", 4), ("end", 1), ("backward", 1), ("free", 4), ("end", 1)]
-    assert in_memory(region, events) == counts
-
-
-def test_what_forward_gave_back_is_gone_after_backward() -> None:
-    """A storage that the program had given back before backward, and backward computes again."""
-    region = Compiled(PIECES, PIECES, NONE, FOUR, FOUR, NONE)
-    events = [("take", 4), ("free", 4), ("end", 1), ("backward", 1), ("end", 1)]
-    assert in_memory(region, events) == [1, 1, 0, 1, 0]
+def test_storages_come_and_go() -> None:
+    """Results are the program's, what is kept goes as backward has read it, and what is computed again is in between."""
+    events = [("take", 4), ("free", 4), ("forward", 1), ("end", 1)]
+    events += [("free", 8), ("take", 9), ("backward", 1), ("end", 1), ("free", 9)]
+    *_, called, ended, freed, given, back, last, over = in_memory(events)
+    assert called == ended == {1, 2, 3, 8}
+    assert freed == {1, 2, 3}
+    assert given == {1, 2, 3, 9}
+    assert back == last == {1, 2, 7, 9}
+    assert over == {1, 2, 7}
 
 
 def test_storages_that_a_program_resizes_are_its_own() -> None:
     """FSDP takes gathered weights twice, for forward and for backward, whatever a region wants held."""
-    region = Compiled(PIECES, PIECES, FOUR, FOUR, FOUR, FOUR)
-    residence = Residence({1: region}, resized=FOUR)
-    for _ in range(2):
-        assert residence.takes(4, 1)
-        assert residence.gives_back(4)
-        assert not residence.end(1)
-        assert not residence.begin_backward(1)
+    events = [("take", 3), ("forward", 1), ("free", 3), ("take", 3), ("end", 1)]
+    taken, _, freed, again, _ = in_memory([*events], resized=[3])
+    assert 3 in taken & again
+    assert 3 not in freed
 
 
 # -- recordings --------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from prestep.workloads.memory.allocator import (
     rounded,
     segment_size,
 )
-from prestep.workloads.torch.reductions import row_sum_scratch
+from prestep.workloads.operators.row_sums import row_sum_scratch
 from tests.workloads.test_capture_recording import COMPUTE, tables
 
 SIZES = st.integers(1, 64 * MIB)

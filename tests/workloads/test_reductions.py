@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from prestep.workloads.operators.row_sums import row_sum_scratch
 from prestep.workloads.sharding.ddp import first_buckets_held
-from prestep.workloads.torch.reductions import row_sum_scratch
 
 MIB = 2.0**20
 

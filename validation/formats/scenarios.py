@@ -70,6 +70,7 @@ def _sections(row: Row) -> dict[str, Any]:
     tables: dict[str, Any] = {
         "model": _model(row.case),
         "training": _training(row.case),
+        "pytorch": _pytorch(row.case),
         "parallel": _parallel(row.case, row.world),
         "nccl": _nccl(row),
         "faults": _faults(row.case),
@@ -174,6 +175,12 @@ def _training(case: Mapping[str, Any]) -> dict[str, Any]:
     if pipeline:
         return training | {"microbatches": case["microbatches"]}
     return training | {"grad_accumulation": case.get("ga", 1)}
+
+
+def _pytorch(case: Mapping[str, Any]) -> dict[str, Any]:
+    """[pytorch]: the harness compiles a block and checkpoints around it."""
+    both = case.get("ac") and case.get("compile") and not is_pipeline(case)
+    return {"checkpoint_compiled": "around"} if both else {}
 
 
 def _parallel(case: Mapping[str, Any], world: int) -> dict[str, Any]:

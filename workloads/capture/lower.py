@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from prestep.sim.graph.kernel import STATED, Kernel
+from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import OpGraph
-from prestep.workloads.capture.compiled_calls import CompiledCalls
+from prestep.workloads.capture.compiled_calls import CompiledCalls, compiler_of
 from prestep.workloads.capture.groups import Groups, alike
 from prestep.workloads.capture.host import THREAD, host_work
-from prestep.workloads.capture.memory import DeviceMemory, handles, temporary
+from prestep.workloads.capture.memory import DeviceMemory, handles
 from prestep.workloads.capture.recording import Event, RankRecording, Recording
 from prestep.workloads.capture.summary import model_flops, reads_of
 from prestep.workloads.capture.tables import Tables
 from prestep.workloads.fusion.compile import Compiler
 from prestep.workloads.lowered import Layout, Lowered
-from prestep.workloads.operation import Operation
-from prestep.workloads.operators.rules import kernels_of
-from prestep.workloads.operators.tensors import moved
+from prestep.workloads.operators.scratch import scratch
 from prestep.workloads.torch.recorder import Recorder, Shared
 
 FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = range(4)
@@ -60,7 +58,7 @@ def lower(
     """
     scaled = {name: time * host_factor for name, time in costs.items()}
     scaled["host_byte"] = 1 / host_bandwidth
-    compiler = _compiler(recording.operations, stated or {})
+    compiler = compiler_of(recording.operations, stated or {})
     shared, programs = Shared(), {}
     for rank in recording.ranks:
         recorder = Recorder(rank.rank, shared, scaled)
@@ -79,21 +77,6 @@ def lower(
         reads=reads_of(recording),
         launch=scaled["launch"],
     )
-
-
-def _compiler(operations: Sequence[Operation], stated: Mapping[str, float]) -> Compiler:
-    """Of operations with what each launches without a compiler."""
-    kernels = tuple(_kernels(operation, stated) for operation in operations)
-    return Compiler(operations, kernels)
-
-
-def _kernels(operation: Operation, stated: Mapping[str, float]) -> tuple[Kernel, ...]:
-    """What an operation launches: one kernel where its time is stated."""
-    seconds = stated.get(operation.operator)
-    if seconds is None:
-        return kernels_of(operation)
-    size = moved(operation.operands, operation.results)
-    return (Kernel(STATED, (round(seconds * 1e9),), "", "", max(size, 1.0)),)
 
 
 def _graph(
@@ -137,7 +120,7 @@ class _RankProgram:
         self.simulated = frozenset(each.rank for each in recording.ranks)
         self.represented = _represented(recording)
         self.groups, self.recorded, self.communicated = {}, {}, {}
-        self.sequence, self.batch = {}, None
+        self.sequence, self.batch, self.going_back = {}, None, False
         self.asked_on = "compute"  # the stream that a communication follows
         self.calls = CompiledCalls(rank, compiler)
         self.residence = self.calls.residence
@@ -165,30 +148,36 @@ class _RankProgram:
             recorder.cpu(cost, count)
         for kernel in self.tables.launched(operation, self.kernels[number]):
             recorder.launch(kernel, _stream(values["stream"]), operation.name)
-        if size := temporary(operation):
+        if size := scratch(operation):
             self.memory.pass_through(size, values["stream"])
 
     # -- compiled functions -------------------------------------------------------------------
     def _enter(self, values: Mapping[str, Any]) -> None:
         """A call of a compiled function, or its backward."""
-        backward = bool(values["backward"])
-        self.recorder.cpu("compiled_backward" if backward else "compiled_forward")
-        if backward:
-            taken = self.residence.begin_backward(values["number"])
-            for number, size in taken.items():
-                self.memory.take(number, size, 0)
+        self.going_back = bool(values["backward"])
+        way = "backward" if self.going_back else "forward"
+        self.recorder.cpu(f"compiled_{way}")
+        self.residence.begin(values["number"], self.going_back)
 
     def _leave(self, values: Mapping[str, Any]) -> None:
-        for number in self.residence.end(values["number"]):
-            self.memory.memory.give_back(number)
+        self._give_back(self.residence.end(values["number"], self.going_back))
 
     def _piece(self, values: Mapping[str, Any]) -> None:
-        """The kernels of compiled operations, one after the other."""
-        recorder = self.recorder
+        """The kernels of compiled operations, one after the other, with the memory that comes and goes."""
+        recorder, number, stream = self.recorder, values["number"], values["stream"]
         recorder.phase = BACKWARD if values["backward"] else FORWARD
         with recorder.launching_by("compiled_launch"):
-            for launch in self.calls.launches(values):
-                recorder.launch(launch.kernel, _stream(values["stream"]), launch.name)
+            for issue in self.calls.issues(values):
+                over, fresh = self.residence.written(number, issue)
+                self._give_back(over)
+                for storage, size in fresh.items():
+                    self.memory.take(storage, size, stream)
+                recorder.launch(issue.kernel, _stream(stream), issue.name)
+                self._give_back(self.residence.dropped(number, issue))
+
+    def _give_back(self, storages: Iterable[int]) -> None:
+        for storage in storages:
+            self.memory.memory.give_back(storage)
 
     # -- communication ------------------------------------------------------------------------
     def _communicate(self, values: Mapping[str, Any]) -> None:
@@ -340,8 +329,7 @@ class _RankProgram:
             self.memory.take(storage, size, values["stream"])
 
     def _free(self, values: Mapping[str, Any]) -> None:
-        if self.residence.gives_back(values["storage"]):
-            self.memory.memory.give_back(values["storage"])
+        self._give_back(self.residence.gives_back(values["storage"]))
 
 
 def _in_line(events: Sequence[Event]) -> frozenset[int]:

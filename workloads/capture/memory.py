@@ -1,21 +1,16 @@
 """Device memory of a recorded step: its storages as blocks of PyTorch's allocator, by owner and by module.
 
-No recording shows what C++ takes and gives back inside an operation; that follows from the operation (`temporary`).
+No recording shows what C++ takes and gives back inside an operation; that follows from the operation (`scratch`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.capture.recording import RankRecording
 from prestep.workloads.memory.account import Memory
 from prestep.workloads.memory.allocator import Allocator
-from prestep.workloads.operation import Operation
-from prestep.workloads.operators import convolution
-from prestep.workloads.operators.tensors import base, strides_of
-from prestep.workloads.torch.reductions import row_sum_scratch
 
 #: Kinds that cuBLAS runs.
 PRODUCTS = ("aten mm", "aten addmm", "aten bmm", "aten baddbmm")
@@ -87,29 +82,3 @@ def handles(
         if event.kind in OPERATIONS and event.values["operation"] in products
     }
     return tuple(stream for _, stream in sorted(pairs))
-
-
-#: Operations that first make a tensor as large as their gradient: softmax's, times its output (SoftMax.cu).
-AS_LARGE_AS_GRADIENT = ("_softmax_backward_data",)
-
-
-def temporary(operation: Operation) -> float:
-    """Bytes of it."""
-    name = base(operation)
-    if name in AS_LARGE_AS_GRADIENT:
-        return float(operation.operands[0].bytes)
-    if name in convolution.RULES:
-        return convolution.scratch(operation)
-    return _row_sums(operation) if name == "sum" else 0.0
-
-
-def _row_sums(operation: Operation) -> float:
-    """Partial sums over the leading dimensions, as of the gradient of a bias; 0 for other sums."""
-    tensor, dimensions = operation.operands[0], operation.arguments[1:2]
-    if not dimensions or not isinstance(dimensions[0], tuple):
-        return 0.0
-    count = len(dimensions[0])
-    leading = dimensions[0] == tuple(range(count)) and count < len(tensor.shape)
-    if not leading or strides_of(tensor)[-1] != 1:
-        return 0.0
-    return row_sum_scratch(prod(tensor.shape[:count]), prod(tensor.shape[count:]))

@@ -6,8 +6,9 @@ where they are, as Dynamo's breaks do.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from prestep.workloads.capture.recording import Event
 from prestep.workloads.fusion.graph import Region, Step
@@ -21,11 +22,12 @@ class Arranged:
     """Events in which a piece stands for its operations, and the regions by number.
 
     A piece is an event of kind "piece" with stream, number of the region, backward, and its place among the region's
-    pieces.
+    pieces. `again`: by a region that a checkpoint around it runs again, the one that it is then, with the backward.
     """
 
     events: tuple[Event, ...]
     regions: dict[int, Region]
+    again: dict[int, int] = field(default_factory=dict)
 
 
 def arrange(events: Sequence[Event]) -> Arranged:
@@ -35,7 +37,60 @@ def arrange(events: Sequence[Event]) -> Arranged:
     arranging = _Arranging()
     for event in _undivided(events):
         arranging.add(event)
-    return Arranged(tuple(arranging.events), arranging.regions)
+    regions = arranging.regions
+    again = _run_again(regions)
+    for number, other in again.items():
+        mine, there = regions[number], regions[other]
+        there.backward, mine.backward = mine.backward, []
+        there.freed, mine.freed = mine.freed, set()
+    events = _handed_over(arranging.events, again)
+    return Arranged(events, regions, again)
+
+
+def _run_again(regions: Mapping[int, Region]) -> dict[int, int]:
+    """Calls that ran again within a checkpoint, with the call that did, whose tensors the first's backward reads."""
+    makers = {
+        storage: number
+        for number, region in regions.items()
+        if not region.backward
+        for step in steps_of(region)
+        for storage, _ in step.writes
+    }
+    again: dict[int, int] = {}
+    for number, region in regions.items():
+        reads = (s for step in steps_of(region, True) for s, _ in step.reads)
+        made = Counter(makers[s] for s in reads if s in makers)
+        same = [n for n, _ in made.most_common() if _does_the_same(region, regions[n])]
+        again.update({number: same[0]} if same else {})
+    return again
+
+
+def _does_the_same(one: Region, other: Region) -> bool:
+    operations = [[s.operation for s in steps_of(each)] for each in (one, other)]
+    return operations[0] == operations[1]
+
+
+def steps_of(region: Region, backward: bool = False) -> Iterator[Step]:
+    """The steps of all pieces, in their order."""
+    pieces = region.backward if backward else region.forward
+    return (step for piece in pieces for step in piece)
+
+
+def _handed_over(
+    events: Sequence[Event], again: Mapping[int, int]
+) -> tuple[Event, ...]:
+    """Events of backward passes with the number of the call whose tensors they read."""
+    handed: list[Event] = []
+    backward = False
+    for event in events:
+        number = event.values.get("number", 0)
+        if event.kind == "region":
+            backward = bool(event.values["backward"])
+        of_regions = event.kind in ("region", "piece", "region_end")
+        if of_regions and backward and number in again:
+            event = event._replace(values={**event.values, "number": again[number]})
+        handed.append(event)
+    return tuple(handed)
 
 
 def _undivided(events: Sequence[Event]) -> Iterator[Event]:

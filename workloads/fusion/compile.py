@@ -2,50 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.fusion.graph import Node, Region, Step, Value, Versions, storages
 from prestep.workloads.fusion.join import Joined, Launch, join
+from prestep.workloads.fusion.joint import sizes_of
+from prestep.workloads.fusion.lifetimes import Issue, issues, touched
 from prestep.workloads.fusion.nodes import EXCHANGE, nodes_of
-from prestep.workloads.fusion.partition import Partition, partition
+from prestep.workloads.fusion.partition import partition
 from prestep.workloads.operation import Operation
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """What a region launches and holds.
+    """What a region launches and holds; storages are numbered as they appear, those of no tensor below 0.
 
     Attributes
     ----------
     forward, backward
-        Launches of each piece.
-    absent
-        Storages that are never in memory.
-    dropped
-        Those that backward computes again, so that they are given back as forward ends.
-    taken
-        Those that it computes again and writes: they are taken as backward begins.
-    held
-        Those that backward reads, and that have to stay until then.
+        What each piece launches, with the memory that comes and goes.
+    made
+        Storages that the region takes itself.
+    sizes
+        Bytes of storages that it writes.
+    given
+        Those of others that it reads: in forward, and in backward.
+    kept
+        Those that stay for backward.
+    results
+        Storages that it leaves to the program, forward and backward, with the one where the value is.
     """
 
-    forward: tuple[tuple[Launch, ...], ...]
-    backward: tuple[tuple[Launch, ...], ...]
-    absent: frozenset[int]
-    dropped: frozenset[int]
-    taken: frozenset[int]
-    held: frozenset[int]
-
-    def renumbered(self, numbers: Mapping[int, int]) -> Compiled:
-        """The same region over storages with other numbers; those that get none are left out."""
-
-        def renumber(storages: frozenset[int]) -> frozenset[int]:
-            return frozenset(numbers[s] for s in storages if s in numbers)
-
-        sets = map(renumber, (self.absent, self.dropped, self.taken, self.held))
-        return Compiled(self.forward, self.backward, *sets)
+    forward: tuple[tuple[Issue, ...], ...]
+    backward: tuple[tuple[Issue, ...], ...]
+    made: frozenset[int]
+    sizes: Mapping[int, float]
+    given: tuple[frozenset[int], frozenset[int]]
+    kept: frozenset[int]
+    results: tuple[tuple[int, int], ...]
 
 
 class Compiler:
@@ -63,28 +60,52 @@ class Compiler:
         self.operations, self.kernels = operations, kernels
         self._seen: dict[object, Compiled] = {}
 
-    def compile(self, region: Region, weights: Iterable[int]) -> Compiled:
-        """The kernels of a region; ``weights`` are storages that are there all the time."""
+    def compile(
+        self, region: Region, weights: Iterable[int]
+    ) -> tuple[Compiled, dict[int, int]]:
+        """A region compiled, and its storages' numbers there; ``weights`` are storages that are there all the time."""
         names = _names(region)
         alike = _renamed(region, names)
         there = frozenset(names[w] for w in weights if w in names)
         key = _key(alike, there)
         if key not in self._seen:
             self._seen[key] = self._compiled(alike, there)
-        # Statistics have no number in the recording.
-        return self._seen[key].renumbered({new: old for old, new in names.items()})
+        return self._seen[key], names
 
     def _compiled(self, region: Region, weights: frozenset[int]) -> Compiled:
         versions = Versions()
         forward = [self._nodes(piece, versions) for piece in region.forward]
-        results = {versions.of(storage) for storage in region.results}
+        results = [versions.of(storage) for storage in region.results]
         changed = _changed(versions)
         made_by = set(versions.now)
         backward = [self._nodes(piece, versions) for piece in region.backward]
         cut = partition(_flat(forward), _flat(backward), {(w, 0) for w in weights})
-        out = _joined(forward, results | changed | cut.kept, ())
-        back = _joined(backward, _left(region, versions, made_by), cut.again)
-        return _held(out, back, versions, cut)
+        out = _joined(forward, {*results} | changed | cut.kept, ())
+        left = _left(region, versions, made_by)
+        gradients = [versions.of(storage) for storage in left]
+        after = {*gradients} | _changed(versions)
+        back = _joined(backward, after, cut.again, cut.made)
+        nodes = [*_flat(forward), *_flat(backward)]
+        # What an exchange writes, the program takes as it asks for that.
+        sent = {v[0] for n in nodes if EXCHANGE in n.kernels for v, _ in n.writes}
+        sizes = sizes_of(nodes)
+        made = (versions.now.keys() | sizes.keys()) - versions.foreign - sent
+        kept = {value[0] for value in cut.kept} & made_by - weights
+        named = zip((*region.results, *left), (*results, *gradients), strict=True)
+        pairs = tuple((storage, value) for storage, (value, _) in named)
+        lasting = {s for _, s in pairs}
+        there = {s for each in out for one in each.launches for s in touched(one)}
+        later = {s for each in back for one in each.launches for s in touched(one)}
+        given = frozenset(there - made), frozenset(later - made) | kept
+        return Compiled(
+            _issued(out, sizes, given[0], lasting | kept),
+            _issued(back, sizes, given[1], lasting),
+            frozenset(made),
+            sizes,
+            given,
+            frozenset(kept),
+            pairs,
+        )
 
     def _nodes(self, steps: Iterable[Step], versions: Versions) -> list[Node]:
         return nodes_of(steps, self.operations, self.kernels, versions)
@@ -99,25 +120,42 @@ def _changed(versions: Versions) -> set[Value]:
     return {(s, versions.now[s]) for s in versions.foreign if versions.now[s]}
 
 
-def _left(region: Region, versions: Versions, before: set[int]) -> set[Value]:
-    """What backward leaves behind: gradients."""
-    fresh = versions.now.keys() - before - versions.foreign - region.freed
-    return _changed(versions) | {versions.of(storage) for storage in fresh}
+def _left(region: Region, versions: Versions, before: set[int]) -> list[int]:
+    """Storages of its own that backward leaves behind: gradients."""
+    return sorted(versions.now.keys() - before - versions.foreign - region.freed)
+
+
+def _issued(
+    pieces: Sequence[Joined],
+    sizes: Mapping[int, float],
+    given: Collection[int],
+    wanted: Collection[int],
+) -> tuple[tuple[Issue, ...], ...]:
+    """What every piece launches, with the memory that comes and goes."""
+    launches = [each for piece in pieces for each in piece.launches]
+    every = iter(issues(launches, sizes, given, wanted))
+    return tuple(tuple(islice(every, len(piece.launches))) for piece in pieces)
 
 
 def _joined(
-    pieces: Sequence[list[Node]], needed: set[Value], again: Sequence[Node]
+    pieces: Sequence[list[Node]],
+    needed: set[Value],
+    again: Sequence[Node],
+    freed: Mapping[Value, float] | None = None,
 ) -> list[Joined]:
     """Every piece; what later pieces read is needed after it, but what is computed ``again`` in each.
 
     Pieces that end with an exchange are one graph with the one after them, whose launches are divided where the
-    exchanges are.
+    exchanges are. ``freed``: as `join` has it, where a run has no
+    exchanges, whose order is the program's.
     """
     repeated = {value for node in again for value, _ in node.writes}
     joined: list[Joined] = []
     after = set(needed)
     for run in reversed(_runs(pieces)):
-        whole = join([*again, *_flat(run)], after - repeated)
+        whole = join(
+            [*again, *_flat(run)], after - repeated, freed if len(run) == 1 else None
+        )
         divided = _divided(whole, run)
         if divided is None:  # exchanges in another order than they were recorded in
             for piece in reversed(run):
@@ -172,28 +210,6 @@ def _without_exchanges(piece: Joined) -> Joined:
 
 def _read_by(nodes: Iterable[Node]) -> set[Value]:
     return {read.value for node in nodes for read in node.reads}
-
-
-def _held(
-    forward: Sequence[Joined],
-    backward: Sequence[Joined],
-    versions: Versions,
-    cut: Partition,
-) -> Compiled:
-    early = frozenset(storage for piece in forward for storage in piece.written)
-    later = frozenset(storage for piece in backward for storage in piece.written)
-    own = versions.now.keys() - versions.foreign
-    kept = frozenset(value[0] for value in cut.kept)
-    repeated = {value[0] for node in cut.again for value, _ in node.writes}
-    again = repeated - kept  # a storage that was written twice may be kept in between
-    return Compiled(
-        tuple(piece.launches for piece in forward),
-        tuple(piece.launches for piece in backward),
-        frozenset(own - early - later),
-        frozenset(again & early),
-        frozenset(again & later),
-        kept,
-    )
 
 
 # -- regions alike -----------------------------------------------------------------------------

@@ -82,11 +82,12 @@ def compile_function(f: Function) -> Joint:
         tuple(storage for storage, _ in results),
         tuple(storage for storage, _ in gradients),
         frozenset(s for s, _ in cut.kept if s in known and s not in f.lasting),
-        _sizes((*forward, *backward)),
+        sizes_of((*forward, *backward)),
     )
 
 
-def _sizes(nodes: Iterable[Node]) -> dict[int, float]:
+def sizes_of(nodes: Iterable[Node]) -> dict[int, float]:
+    """Bytes of storages that nodes write."""
     sizes: dict[int, float] = {}
     for node in nodes:
         for (storage, _), size in node.writes:

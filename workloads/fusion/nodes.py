@@ -23,6 +23,7 @@ from prestep.workloads.fusion.graph import (
 from prestep.workloads.operation import ELEMENT_BYTES, Operand, Operation, words
 from prestep.workloads.operators import pointwise, reductions
 from prestep.workloads.operators.rules import FUNCTIONAL
+from prestep.workloads.operators.scratch import scratch
 from prestep.workloads.operators.tensors import base, stored
 
 #: Stands for an exchange among what a compiled function launches.
@@ -198,6 +199,9 @@ def _nodes(
     if communicates:
         return (Node(name, reads, writes, None, (EXCHANGE,)),)
     if not _is_compiled(name, operation):
+        size = 0.0 if operation.name.startswith(OPAQUE) else scratch(operation)
+        if size:
+            writes = *writes, (versions.unnamed(), size)
         return padded(Node(name, reads, writes, None, kernels), operation, versions)
     if name in NORMALIZING:
         rows = _rows(name, kernels[-1])

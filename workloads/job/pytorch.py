@@ -48,6 +48,11 @@ class PyTorch:
         'recompute = "products": attention too (torchtitan before December 2025)',
         wants="training.recompute = products",
     )
+    checkpoint_compiled: Literal["inside", "around"] = key(
+        "inside",
+        "the checkpoint is within a compiled block (torchtitan), or around it: the block runs whole again (torchtune)",
+        wants="training.framework = pytorch-compiled; training.recompute = full or alternate",
+    )
     joined_qkv: bool = key(False, "one projection for queries, keys and values")
     modules: Literal["plain", "transformers"] = key(
         "plain",

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operation import Operand, Operation
 from prestep.workloads.operators.tensors import (
     argument,
+    base,
     contiguous,
     launched,
     strides_of,
@@ -127,6 +129,22 @@ def _masked(operation: Operation, call: Call) -> bool:
     return place is not None and isinstance(
         argument(operation, place, "attn_bias"), Operand
     )
+
+
+def scratch(operation: Operation) -> float:
+    """Bytes of a fused backward pass: the queries' gradient in fp32, and grouped keys and values for all heads.
+
+    Memory-efficient attention sums rows first, and adds up where it returns.
+    """
+    name = base(operation)
+    if not name.endswith("_attention_backward"):
+        return 0.0
+    _, query, key, *_ = operation.operands
+    *rows, width = query.shape
+    if EFFICIENT in name:
+        return 4.0 * prod(rows)
+    expanded = 2.0 * query.bytes if key.shape[1] != query.shape[1] else 0.0
+    return 4.0 * prod(rows) * width + expanded
 
 
 RULES = {

@@ -13,6 +13,7 @@ from prestep.workloads.operators.attention import (
     Fused,
     fused,
     heads_behind,
+    scratch,
 )
 from prestep.workloads.operators.tensors import contiguous
 from prestep.workloads.torch import aten
@@ -153,22 +154,13 @@ class _Attention:
     def gradients(
         self, g: Tensor, t: Tape, q: Tensor, k: Tensor, v: Tensor
     ) -> list[Tensor]:
-        """Launches the backward pass, with what it needs while it runs.
-
-        The queries' gradient is added up in fp32, and grouped keys are expanded to all heads; memory-efficient
-        attention sums rows first, and adds up where it returns.
-        """
-        call = self.call
-        if call.backend == EFFICIENT:
-            beside = [t.empty(q.shape[:-1], 4)]
-        else:
-            beside = [t.empty(q.shape, 4)]
-            if k.shape[1] != q.shape[1]:
-                beside += [t.empty(q.shape, q.itemsize) for _ in range(2)]
+        """Launches the backward pass, with what it needs while it runs."""
         grads = [self.like(x, t.empty(x.shape, x.itemsize)) for x in (q, k, v)]
         out, *parts = (self._part(x) for x in (self.out, *(x.operand for x in grads)))
-        self.launch(t, call.backward(self._part(g.operand), out, parts))
-        del beside
+        backward = self.call.backward(self._part(g.operand), out, parts)
+        self.launch(t, backward)
+        # Windows are seen as blocks, which have tokens of their neighbours too.
+        t.scratch(scratch(backward) * q.elements / self.call.q.elements)
         return grads
 
 

@@ -2,7 +2,8 @@
 
 Under DistributedDataParallel, Dynamo cuts the graph where a gradient bucket fills
 (torch/_dynamo/backends/distributed.py, DDPOptimizer), so that reduction can start before the whole block's backward has
-run. Activation checkpointing within a compiled block is a rule of its one graph: what has to be computed again.
+run. Activation checkpointing within a compiled block is a rule of its one graph: what has to be computed again. Around
+one it packs what the graph saves when it has run, so the whole graph runs again.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Hashable, Sequence
 from dataclasses import fields, is_dataclass
 from functools import partial
 
+from prestep.workloads.fusion.lifetimes import CALL
 from prestep.workloads.operators.tensors import base
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.activation_checkpoint import checkpoint
@@ -23,7 +25,7 @@ from prestep.workloads.torch.modules import FeedForward, Module
 from prestep.workloads.torch.moe import MixtureOfExperts
 from prestep.workloads.torch.quantized import LARGEST
 from prestep.workloads.torch.tape import Tape, Tensor
-from prestep.workloads.torch.tracing import CALL, Tracing
+from prestep.workloads.torch.tracing import Tracing
 
 #: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: the cut nearest the output comes early.
 FIRST_BUCKET = 2.0**20
@@ -44,10 +46,11 @@ def compiled_block(
     ``again``: what of it runs again in backward.
     """
     part = block.branches[-1][1]
-    if _is_traced(t, block):
+    around = t.choices is not None and t.choices.checkpoint_compiled == "around"
+    if _is_traced(t, block) and (again is None or again.products or not around):
         [y] = _compiled(t, block, x, bucket_cap, again)
         return y
-    if again is not None:  # around what is compiled and what is not
+    if again is not None:  # around what is compiled, and what is not
         rule = again if again.products else None
         return checkpoint(t, lambda y: compiled_block(t, block, y, bucket_cap), x, rule)
     outer, t.layer = t.layer, block.index
@@ -92,7 +95,7 @@ def _compiled(
     outer, t.layer = t.layer, block.index
     key = (
         _layout_of(t, block),
-        (x.shape, x.itemsize, x.requires_grad, t.grad_enabled),
+        (x.shape, x.itemsize, x.requires_grad, t.grad_enabled or bool(t.hooked)),
         (t.products_of(block.index), cap, again),
     )
     region = t.compiled.get(key)

@@ -10,40 +10,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.fusion.join import Launch
-from prestep.workloads.fusion.joint import Function, Joint, compile_function
+from prestep.workloads.fusion.joint import Function, compile_function
+from prestep.workloads.fusion.lifetimes import CALL, Issue, issues
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
-from prestep.workloads.torch.tracing import CALL, Call, TracedGraph, Tracing
+from prestep.workloads.torch.tracing import Call, TracedGraph, Tracing
 
 Layer = Callable[[Tape, Tensor], Sequence[Tensor]]
 Storages = dict[int, Storage | None]
 #: Shape and bytes of an element of a tensor, its strides, and the number of its storage.
 Form = tuple[tuple[int, ...], int, tuple[int, ...], int]
-#: Inductor's kernels, and collectives, which write in the place of what they read last, where that is as large.
-IN_PLACE = "fused_", CALL
-
-
-@dataclass(frozen=True)
-class Issue:
-    """A kernel that a graph launches, and the memory that comes and goes with it.
-
-    Attributes
-    ----------
-    takes
-        Storages that it writes, and their bytes.
-    reuses
-        Storages that it writes in the place of others.
-    drops
-        Those that nobody needs after it.
-    """
-
-    kernel: Kernel
-    name: str
-    takes: tuple[tuple[int, float], ...]
-    reuses: tuple[tuple[int, int], ...]
-    drops: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -92,7 +68,7 @@ class Graph:
         t.saves(len(self.kept) + len(self.parameters))
         outputs = [_tensor(form, storages) for _, form in self.outputs]
         values.update(zip((key for key, _ in self.outputs), outputs, strict=True))
-        if not t.grad_enabled or not self.gradients:
+        if not self.gradients:
             return
         kept = {number: storages[number] for number in self.kept}
         call = _Call(t, self, kept)
@@ -251,7 +227,7 @@ def _graph(
         )
     )
     tangents = {key: number(g) for key, g in traced.tangents.items()}
-    given = frozenset(inputs.values())
+    given, found = frozenset(inputs.values()), joint.kept | {*tangents.values()}
     forms = iter([_form(g, s) for g, s in zip(made, joint.gradients, strict=True)])
     return Graph(
         tuple(inputs.items()),
@@ -260,10 +236,8 @@ def _graph(
             for (key, x), s in zip(outputs, joint.results, strict=True)
         ),
         tuple(place for place, p in enumerate(parameters) if p in taken),
-        _issues(joint.forward, joint, given, {*joint.results, *joint.kept}),
-        _issues(
-            joint.backward, joint, joint.kept | {*tangents.values()}, joint.gradients
-        ),
+        issues(joint.forward, joint.sizes, given, {*joint.results, *joint.kept}),
+        issues(joint.backward, joint.sizes, found, joint.gradients),
         tuple(tangents.get(key) for key, _ in outputs),
         tuple(None if g is None else next(forms) for g in wanted) if tangents else (),
         joint.kept,
@@ -273,39 +247,3 @@ def _graph(
 
 def _form(x: Tensor, storage: int) -> Form:
     return x.shape, x.itemsize, x.strides, storage
-
-
-def _issues(
-    launches: Sequence[Launch],
-    joint: Joint,
-    given: Collection[int],
-    wanted: Collection[int],
-) -> tuple[Issue, ...]:
-    """Launches with the memory that they take and leave: ``given`` is there before, ``wanted`` stays."""
-    last = {s: at for at, each in enumerate(launches) for s in _touched(each)}
-    there, issues = set(given), list[Issue]()
-    for at, launch in enumerate(launches):
-        fresh = [s for s in dict.fromkeys(launch.writes) if s not in there]
-        over = [s for s in sorted(_touched(launch)) if last[s] == at]
-        over = [s for s in over if s not in wanted]
-        reuses: list[tuple[int, int]] = []
-        if launch.kernel.kind.startswith(IN_PLACE):
-            own = [s for s in over if s not in given and s in joint.sizes]
-            for storage in fresh:
-                same = [s for s in own if joint.sizes[s] == joint.sizes[storage]]
-                same = [s for s in same if s in there]
-                if same:
-                    own.remove(same[0])
-                    over.remove(same[0])
-                    reuses.append((storage, same[0]))
-        there.update(fresh)
-        new = {storage for storage, _ in reuses}
-        takes = tuple((s, joint.sizes[s]) for s in fresh if s not in new)
-        issues.append(
-            Issue(launch.kernel, launch.name, takes, tuple(reuses), tuple(over))
-        )
-    return tuple(issues)
-
-
-def _touched(launch: Launch) -> set[int]:
-    return {*launch.reads, *launch.writes}

@@ -18,7 +18,8 @@ from prestep.workloads.torch import aten_products as products
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
-    from prestep.workloads.torch import quantized, reductions, written_out
+    from prestep.workloads.operators import row_sums
+    from prestep.workloads.torch import quantized, written_out
 
 Step = Callable[[Tape, Tensor], Tensor]
 
@@ -137,7 +138,7 @@ class _Linear:
 
     def _bias_grad(self, g: Tensor, bias: Tensor) -> Tensor:
         grad = aten.sum_to(self.t, products.rows(self.t, g), bias.shape, "")
-        scratch = reductions.row_sum_scratch(g.elements // bias.elements, bias.elements)
+        scratch = row_sums.row_sum_scratch(g.elements // bias.elements, bias.elements)
         self.t.scratch(scratch)
         return grad
 

@@ -14,6 +14,7 @@ from functools import partial
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain
 from prestep.workloads.fusion.graph import OPAQUE, Place, Step
+from prestep.workloads.fusion.lifetimes import CALL
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.operation import Operand, Operation
 from prestep.workloads.operators import pointwise
@@ -21,8 +22,6 @@ from prestep.workloads.operators.rules import Rule
 from prestep.workloads.torch.saved_tensors import tensors_of
 from prestep.workloads.torch.tape import Backward, Node, Tape, Tensor, Uses
 
-#: A kernel that stands for what the program does itself: its shape is the number of the call.
-CALL = "call"
 #: Name of tensors without a history of their own; key of the region's input, and who made it.
 LEAF, INPUT, OUTSIDE = "detached", 0, -1
 #: What a trace takes over from the tape that it is for.
@@ -30,7 +29,6 @@ SETTINGS = (
     "adapters",
     "choices",
     "four_bits",
-    "grad_enabled",
     "heads",
     "itemsize",
     "last_quantized",
@@ -114,6 +112,8 @@ class Tracing(Tape):
         super().__init__(t.rank, t.shared, t.costs)
         for name in SETTINGS:
             setattr(self, name, getattr(t, name))
+        # Where hooks pack what nodes save, autograd records all the same.
+        self.grad_enabled = t.grad_enabled or bool(t.hooked)
         self.repeats = repeats
         self.operations: list[Operation] = []
         self.kernels: list[tuple[Kernel, ...]] = []

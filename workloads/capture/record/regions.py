@@ -24,6 +24,8 @@ KEY = "prestep region"  # in the metadata of autograd nodes
 #: Functions that Dynamo traces though it is kept away from them, or does not meet: what a compiled function saves is
 #: packed when it has run.
 TRACED = ("checkpoint", "pack_hook", "__torch_dispatch__")
+#: Whose functions autograd calls before and after nodes of what is compiled: FSDP's.
+HOOKS = "torch.distributed"
 Place = tuple[int, bool]  # number of a region, whether in its backward
 
 
@@ -36,12 +38,15 @@ class Regions:
         Number of the call that runs; None outside of any.
     paused
         Whether a function runs in it that the compiler is kept away from.
+    apart
+        Numbers of autograd nodes that such functions made, in a call: FSDP's hooks have one.
     written
         The region that the recording is in: it changes with the next operation.
     """
 
     numbers: ClassVar[Iterator[int]] = itertools.count(1)
     calling: ClassVar[int | None] = None
+    apart: ClassVar[list[range]] = []
     paused: ClassVar[bool] = False
     written: ClassVar[Place | None] = None
 
@@ -91,9 +96,11 @@ class Regions:
         """A function in a compiled one that runs as it is written: its operations break what is compiled."""
         before = cls.paused, torch.compiler._is_compiling_flag
         cls.paused, torch.compiler._is_compiling_flag = True, False
+        first = torch._C._autograd._get_sequence_nr()
         try:
             yield
         finally:
+            cls.apart.append(range(first, torch._C._autograd._get_sequence_nr()))
             cls.paused, torch.compiler._is_compiling_flag = before
 
     @classmethod
@@ -117,6 +124,7 @@ def compiled(function: Callable[..., Any], see: Callable[[Any], int], name: str)
             results = function(*arguments, **options)
         tensors = [tensor for tensor in tensors_in(results) if tensor.is_cuda]
         _claim(tensors, number, first)
+        Regions.apart.clear()
         Regions.leave([see(part) for tensor in tensors for part in parts(tensor)])
         return results
 
@@ -134,7 +142,8 @@ def _disabled(disable: Any) -> Any:
 
         @functools.wraps(made)
         def called(*arguments: Any, **options: Any) -> Any:
-            if Regions.calling is None:
+            hook = function.__module__.startswith(HOOKS) and Regions._place()
+            if Regions.calling is None and not hook:
                 return made(*arguments, **options)
             with Regions.pause():
                 return made(*arguments, **options)
@@ -160,7 +169,8 @@ def _claim(results: list[torch.Tensor], number: int, first: int) -> None:
         node = pending.pop()
         if node is None or KEY in node.metadata or not _made_since(node, first):
             continue
-        node.metadata[KEY] = number
+        if not any(node._sequence_nr() in each for each in Regions.apart):
+            node.metadata[KEY] = number
         pending += [source for source, _ in node.next_functions]
 
 
