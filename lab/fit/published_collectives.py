@@ -1,7 +1,8 @@
 """Fits NCCL's constants, or what it gets out of a network, to published nccl-tests measurements (CSV).
 
 `python -m lab.fit.published_collectives rows.csv --cluster dgx-b200 -o mine.toml [--network]` takes the rows of
-machines on that cluster, at the node counts that `machines.toml` gives to fits.
+machines on that cluster, at the node counts that `machines.toml` gives to fits. Facts of the network that `--network`
+does not fit stay as the cluster has them.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from lab.formats.published_collectives import to_fit
+from prestep.topologies import load_cluster
 from prestep.validation.fit import calibrate, network
 
 
@@ -24,7 +26,13 @@ def main(words: Sequence[str] | None = None) -> None:
     options = parser.parse_args(words)
     rows = to_fit(options.rows, options.cluster)
     if options.network:
-        facts = network.fit(rows)
+        stated = load_cluster(options.cluster).facts.items()
+        fixed = {
+            key: fact.value
+            for key, fact in stated
+            if key.startswith("net_") and key not in network.RANGE
+        }
+        facts = network.fit(rows, fixed)
         network.write(facts, options.cluster, options.output, [options.rows])
         print(facts.summary)
     else:
