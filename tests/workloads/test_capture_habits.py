@@ -248,3 +248,26 @@ def test_a_program_that_fails_gives_its_exit_code(tmp_path: Path) -> None:
     )
     assert done.returncode == 7
     assert "rank 0: found ended with exit code 7" in done.stderr
+
+
+TRUNCATED = """
+import torch
+weights = torch.empty(1024, 1024)
+torch.nn.init.trunc_normal_(weights, std=0.02, a=-0.06, b=0.06)
+assert bool((weights > 1).any()) is False
+layer = torch.nn.Linear(1024, 1024)
+torch.nn.init.trunc_normal_(layer.weight, std=0.02)
+layer = layer.cuda()
+optimizer = torch.optim.SGD(layer.parameters(), 0.1)
+for step in range(4):
+    layer(torch.zeros(8, 1024, device="cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_weights_on_the_host_answer_questions(tmp_path: Path) -> None:
+    """Initialisers draw again until all numbers lie within bounds; nobody waits for a device."""
+    path = tmp_path / "train.py"
+    path.write_text(TRUNCATED)
+    captured((str(path),), path.with_suffix(".capture"), quiet=True)

@@ -80,10 +80,34 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 """
 
 
-def test_several_gpus_of_one_process_are_refused_by_name(tmp_path: Path) -> None:
-    """The message says what to do instead; with one GPU such a program is one like any other."""
+def test_several_gpus_of_one_process_are_refused_by_name(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The message says what to do instead, without a traceback; on one rank such a program is one like any other."""
     path = tmp_path / "train.py"
     path.write_text(PARALLEL + STEPS)
-    with pytest.raises(InputError, match=r"DataParallel runs 8 GPUs.*--world 8"):
-        captured((str(path),), path.with_suffix(".capture"), quiet=True)
-    captured((str(path),), path.with_suffix(".capture"), gpus_per_host=1, quiet=True)
+    with pytest.raises(InputError, match="exit code 1"):
+        captured((str(path),), path.with_suffix(".capture"), world=8)
+    said = capfd.readouterr().err
+    assert said.startswith("prestep capture: torch.nn.DataParallel runs 8 GPUs")
+    assert said.strip().endswith("--world 1")
+    captured((str(path),), path.with_suffix(".capture"), quiet=True)
+
+
+ON_HOST = """
+import torch
+model = torch.nn.Linear(64, 64)
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+while True:
+    model(torch.zeros(8, 64)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_a_program_that_trains_on_the_host_alone_is_refused_soon(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(ON_HOST)
+    with pytest.raises(InputError, match="no operation on a GPU"):
+        captured((str(path),), path.with_suffix(".capture"), stop=True, quiet=True)

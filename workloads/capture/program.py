@@ -169,7 +169,9 @@ def _command(job: Job, rank: int, out: Path) -> list[str]:
         *(sys.executable, "-m", RECORDER, "--out", str(out), "--step", str(job.step)),
         *("--busiest", str(job.busiest)),
         *(("--mark", job.mark) if job.mark else ()),
-        *("--gpus", str(job.gpus), "--gpu", json.dumps(job.device.properties())),
+        # As a scheduler does, a job of fewer ranks than a host has GPUs is given as many as it has ranks.
+        *("--gpus", str(min(job.gpus, job.world))),
+        *("--gpu", json.dumps(job.device.properties())),
         *(("--stop",) if job.stop or rank > 0 else ()),
         *("--", *job.command),
     ]

@@ -100,6 +100,9 @@ def _run(script: str, arguments: list[str], recorder: Recorder) -> Any:
         return None
     except SystemExit as stop:
         return stop.code
+    except launches.Refused as refused:
+        print(refused, file=sys.stderr)
+        return 1
     except Exception:  # printed as Python prints what ends a program
         sys.excepthook(*sys.exc_info())
         return 1

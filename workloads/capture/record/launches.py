@@ -26,8 +26,14 @@ PROCESSES = (
 )
 SEVERAL_GPUS = (
     "prestep capture: torch.nn.DataParallel runs {count} GPUs from one process, which is not recorded. Wrap the model "
-    "in DistributedDataParallel and capture it with --world {count}, or give the program one GPU: --gpus-per-host 1"
+    "in DistributedDataParallel, or capture the program on one GPU: --world 1"
 )
+
+
+class Refused(NotImplementedError):
+    """What a recording cannot have: the program ends with this sentence, and without a traceback."""
+
+
 #: What writes an operation down: its name, the tensors that it reads and writes.
 Write = Callable[[str, list[torch.Tensor]], None]
 
@@ -49,7 +55,7 @@ def _loaded(name: str, *_: Any, **__: Any) -> Any:
     """An extension that a program compiles: none, but those that compute on the host alone."""
     if name in host_arithmetic.EXTENSIONS:
         return host_arithmetic.stand_in(name)
-    raise NotImplementedError(EXTENSION.format(name=name))
+    raise Refused(EXTENSION.format(name=name))
 
 
 def _run_here(
@@ -58,7 +64,7 @@ def _run_here(
     """The one of its processes that this rank is, in this process."""
     world = int(os.environ["LOCAL_WORLD_SIZE"])
     if nprocs != world:
-        raise NotImplementedError(PROCESSES.format(count=nprocs, world=world))
+        raise Refused(PROCESSES.format(count=nprocs, world=world))
     function(int(os.environ["LOCAL_RANK"]), *args)
 
 
@@ -68,7 +74,7 @@ def _on_one_gpu(make: Any) -> Any:
         make(module, *args, **options)
         if len(module.device_ids) > 1:
             count = len(module.device_ids)
-            raise NotImplementedError(SEVERAL_GPUS.format(count=count))
+            raise Refused(SEVERAL_GPUS.format(count=count))
 
     return made
 

@@ -46,8 +46,12 @@ class Reads:
         )
 
     def number(self, function: Any, args: Any) -> Any:
-        """The host waits for a number, or an answer."""
+        """The host waits for a number, or an answer, of the device."""
         Log.current.add("read", Streams.now.number, function._schema.name)
+        return self.answer(function, args)
+
+    def answer(self, function: Any, args: Any) -> Any:
+        """A number, or an answer; of weights on the host, too, which are not computed either."""
         known = [values.value_of(t) for t in args if isinstance(t, torch.Tensor)]
         unknown = any(value is None for value in known)
         if unknown or any(map(values.is_assumed, args)):

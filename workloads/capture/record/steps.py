@@ -41,6 +41,8 @@ SHARED = words(
 PASSING = ("/workloads/capture/record/modes.py",)
 #: Updates on a stream of the program's own, beyond the wanted one, after which it is not taken to warm up for a graph.
 WARMING = 16
+#: Updates of weights after which a program that has asked the GPU for nothing is taken to train on the host.
+ON_THE_HOST = 32
 NAMED = 8  # names of ranges that a recording has, for who asks which of them mark steps
 #: Those of ours that call the program.
 CALLING = (
@@ -117,6 +119,7 @@ class Steps:
     kinds: dict[int, str] = field(default_factory=dict)  # owners by storage
     modules: dict[int, str] = field(default_factory=dict)  # paths by storage
     in_turn: list[int] = field(default_factory=list)  # optimizers, as they came
+    on_host: int = 0  # updates before the first operation on the GPU
     over: int = 0  # updates since the wanted step ended
     marks: Marks = field(init=False)
 
@@ -150,6 +153,12 @@ class Steps:
         if self.ended == self.wanted:
             log.open = False
             self._stop()
+
+    def train_on_host(self) -> None:
+        """Weights on the host were updated, and nothing was asked of the GPU yet."""
+        self.on_host += 1
+        if self.stop and self.on_host >= ON_THE_HOST:
+            raise Recorded
 
     def begin_again(self) -> None:
         """A graph was recorded: steps before it were to warm up, and those that replay it count."""
@@ -250,6 +259,8 @@ def watch(recorder: Recorder, wanted: int, stop: bool, mark: str) -> Steps:
             )
         if Graph.recording is not None:
             Graph.recording.steps(optimizer)
+        elif not recorder.table:
+            steps.train_on_host()
         elif Log.current.backward and not mark:
             Log.current.backward = False
             steps.update(optimizer)
