@@ -18,6 +18,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+from lab.formats import leafspine
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.files import write_text
 from prestep.validation.formats import collective_reader
@@ -59,6 +60,7 @@ def steps_planned(plan: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
                 "label": label,
                 "world": 4,
                 "case": case,
+                "cluster": leafspine.cluster_of(label),
                 "step_s_by_rank": {"0": [1.0]},
             }
 

@@ -25,7 +25,7 @@ from prestep.validation.sets.sets import kind_of
 from prestep.validation.sets.sources import module_of
 
 #: Kinds of sets whose cases are training steps.
-KINDS = ("steps", "programs", "published", "table")
+KINDS = ("steps", "changes", "programs", "published", "table")
 
 OWN = {
     "source": "prestep",

@@ -21,7 +21,9 @@ from prestep.sim.predict import predict
 from prestep.sim.spec.sections import Scenario
 from prestep.validation.report.report import markdown
 from prestep.validation.report.summary import Errors
-from prestep.validation.sets.steps import Report, validate_set
+from prestep.validation.sets.sets import kind_of
+from prestep.validation.sets.sources import module_of
+from prestep.validation.sets.steps import Predict, Report
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 PRINTED = "<!-- printed: begin -->", "<!-- printed: end -->"
@@ -62,6 +64,13 @@ def on_bundled_host(scenario: Scenario) -> Prediction:
     return predict(
         replace(scenario, cluster=replace(scenario.cluster, host_factor=None))
     )
+
+
+def validate_set(name: str, jobs: int = 1, predict: Predict | None = None) -> Report:
+    """The report of a set of steps, or of steps with a change."""
+    module = module_of(kind_of(name))
+    report: Report = module.validate_set(name, jobs=jobs, predict=predict)
+    return report
 
 
 def reports_of(

@@ -13,11 +13,13 @@ import csv
 import io
 import json
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import fields
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import fields, replace
 from pathlib import Path
 
+from lab.formats import shared_jobs
 from lab.formats.published_setups import FOLDER
+from lab.formats.shared_jobs import JobRow, paired
 from lab.report.published import Case
 from lab.sets.published import read, sort
 from prestep.sim import files
@@ -26,29 +28,32 @@ from prestep.sim.record.expected_error import TABLE
 from prestep.sim.record.identity import Kind, key_of, kind_of
 from prestep.sim.record.measured_runs import MeasuredRun, measured_runs
 from prestep.sim.spec.load import parse_scenario
-from prestep.validation.formats.scenarios import scenario_of
+from prestep.sim.spec.sections import Scenario
+from prestep.validation.formats import scenarios
 from prestep.validation.sets.kinds import STEPS
-from prestep.validation.sets.sets import load_set, set_names
-from prestep.validation.sets.sources import folders, read_set
+from prestep.validation.sets.sets import (
+    MeasuredSet,
+    folder_of,
+    load_set,
+    set_names,
+    set_table,
+)
+from prestep.validation.sets.sets import kind_of as kind_of_set
+
+CHANGES = "changes"
 
 
 def rows() -> Iterator[MeasuredRun]:
     """The steps of all sets, without predictions."""
-    for name in set_names(STEPS):
-        if not _alias(name):
-            yield from _steps(name)
+    for name in sorted([*set_names(STEPS), *set_names(CHANGES)]):
+        yield from _steps(name)
     yield from _published()
 
 
-def _alias(name: str) -> str:
-    """The set that this is another name of; "" for one of its own."""
-    return str(read_set(folders()[name] / "set.toml").get("alias", ""))
-
-
 def _steps(name: str) -> Iterator[MeasuredRun]:
-    made = load_set(name)
+    made, scenario_of = _loaded(name)
     fitted, limit = made.fitted, made.tolerances.noisy_spread
-    for row in made.rows:
+    for row in paired(made.rows):
         try:
             scenario = None if row.error else scenario_of(row)
         except InputError:
@@ -66,6 +71,16 @@ def _steps(name: str) -> Iterator[MeasuredRun]:
                 note,
                 kind_of(scenario),
             )
+
+
+def _loaded(name: str) -> tuple[MeasuredSet, Callable[[JobRow], Scenario]]:
+    """A set of steps, or one of steps with a change, and how its rows become scenarios."""
+    if kind_of_set(name) == STEPS:
+        return load_set(name), scenarios.scenario_of
+    table = set_table(name)
+    own = replace(load_set(table["base"]), name=name, files=tuple(table["rows"]))
+    limits = folder_of(name) / "tolerances.toml"
+    return replace(own, limits=limits), shared_jobs.scenario_of
 
 
 def _published() -> Iterator[MeasuredRun]:
@@ -92,9 +107,9 @@ def predictions(reports: Sequence[Path]) -> dict[tuple[str, str], float]:
     for path in reports:
         saved = json.loads(path.read_text(encoding="utf-8"))
         for report in saved if isinstance(saved, list) else [saved]:
-            name = _alias(report["set"]) or report["set"]
             cases = {
-                (name, case["id"]): case.get("predicted") for case in report["cases"]
+                (report["set"], case["id"]): case.get("predicted")
+                for case in report["cases"]
             }
             times |= {
                 key: float(time) for key, time in cases.items() if time is not None

@@ -52,6 +52,15 @@ RETARGET = Table(
 )
 
 KINDS: Mapping[str, Kind] = {
+    "changes": Kind(
+        table_of(
+            ("base", "rows", "bases", "ratio_worst"),
+            base=Text(),
+            rows=TEXTS,
+            bases=TEXTS,
+            ratio_worst=SHARE,
+        )
+    ),
     "traces": Kind(
         table_of(
             ("limits",),

@@ -164,6 +164,7 @@ def test_sets_of_both_kinds_are_one_interface(report_of: ReportOf) -> None:
     )
     kinds = (
         "steps",
+        "changes",
         "collectives",
         "choices",
         "published",

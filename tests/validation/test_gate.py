@@ -255,7 +255,7 @@ def test_limits_are_those_agreed() -> None:
 
 
 def test_bundled_sets() -> None:
-    """The sets that users can name, each with rows of its own; all under the same limits but `leafspine`."""
+    """The sets that users can name, each with rows of its own; all under the same limits."""
     assert {"h200", "h200-whatif", "h200-unseen", "h200-straggler"} <= set(set_names())
     own = [name for name in set_names("steps") if "leafspine" not in name]
     rows = {name: {row.where for row in load_set(name).rows} for name in own}
@@ -263,26 +263,6 @@ def test_bundled_sets() -> None:
         set.union(*rows.values())
     )
     assert len({load_set(name).tolerances for name in own}) == 1
-
-
-def test_the_set_of_changes_has_limits_of_its_own() -> None:
-    """7 % in the mean over every kind of change, 4 % on each ratio to the step without it; else as agreed."""
-    changes, limits = load_set("leafspine"), load_set("h200").tolerances
-    assert changes.tolerances == replace(limits, step_mape=0.07, ratio_worst=0.04)
-    assert {row.where.partition(":")[0] for row in changes.rows} == {
-        "leafspine_4gpu.jsonl",
-        "leafspine_hybrid_4gpu.jsonl",
-        "leafspine_degraded_4gpu.jsonl",
-        "leafspine_two_jobs.jsonl",
-        "whatif_channels_4gpu.jsonl",
-        "straggler_4gpu.jsonl",
-    }
-
-
-def test_a_set_may_have_an_older_name() -> None:
-    """The same rows and limits under both."""
-    assert load_set("h200-leafspine").rows == load_set("leafspine").rows
-    assert load_set("h200-leafspine").tolerances == load_set("leafspine").tolerances
 
 
 def test_kernel_tables_name_their_rows() -> None:

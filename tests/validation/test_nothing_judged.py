@@ -15,6 +15,7 @@ import lab
 from lab.report.figures_of_rows import FiguresReport
 from lab.report.published import Case as PublishedCase
 from lab.report.published import PublishedReport
+from lab.sets.changes import ChangesReport
 from lab.sets.choices import ChoiceReport
 from lab.sets.doctor import DoctorReport
 from lab.sets.kernels import KernelReport
@@ -30,6 +31,7 @@ from prestep.validation.sets.steps import Report
 from tests.sample import together
 
 EMPTY = {
+    "changes": lambda: ChangesReport("leafspine", (), load_set("h200").tolerances),
     "steps": lambda: Report("h200", (), load_set("h200").tolerances),
     "collectives": lambda: CollectiveReport("collectives", "", (), Limits({})),
     "published_collectives": lambda: CollectiveReport("p", "", (), Limits({})),

@@ -138,7 +138,6 @@ def test_clusters(world: int, name: str, gpus: int | None) -> None:
         ({"mode": "pp", "schedule": "dfs", "microbatches": 4}, "case.schedule"),
         ({"mode": "pp", "schedule": "1f1b"}, "case.microbatches"),
         ({"env": {"NCCL_BUFFSIZE": "1"}}, "env.NCCL_BUFFSIZE"),
-        ({"label": "shared-n0n2-nic16-spine16"}, "label"),
         ({"world": 64}, "world"),
     ],
 )

@@ -139,16 +139,6 @@ def test_collectives_without_limits_are_a_mistake_that_says_what_to_do(
     assert 'such as "collectives/limits.toml"' in answer
 
 
-def test_another_name_of_another_name_is_a_mistake(cases: Path) -> None:
-    """Also of itself, which would never end; and so is another name of nothing."""
-    written(cases, "mine", 'alias = "mine"\n')
-    written(cases, "lost", 'alias = "mein"\n')
-    assert "alias: found mine, expected a set that is no other name" in validated(
-        "mine"
-    )
-    assert 'did you mean "mine"?' in validated("lost")
-
-
 def test_tolerances_say_everything_and_nothing_else(tmp_path: Path) -> None:
     """A table left out, a misspelt figure and a text for a number are reported together."""
     path = tmp_path / "tolerances.toml"

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from prestep.sim.errors import Mistake, unknown
-from prestep.validation.formats.rows import ALONE, BOOKKEEPING, JOB_LABEL, Row
+from prestep.validation.formats.rows import BOOKKEEPING, Row
 from prestep.validation.formats.usual import MODES, REHEARSED
 from prestep.validation.formats.usual import SIZES as MEASURED_SIZES
 from prestep.workloads.operation import words
@@ -45,25 +45,11 @@ NCCL = {
     "NCCL_ALGO": ("algo", str),
     "NCCL_PROTO": ("proto", str),
 }
-# The emulated leaf-spine: hosts x GPUs, Gbit/s of the ports, between the leaves, and of one host's port if it differs.
-_RATE = r"(\d+(?:\.\d+)?)"
-LEAF_SPINE = re.compile(
-    rf"(?:(\d+)x(\d+)-)?nic{_RATE}-spine{_RATE}((?:-n\d+nic{_RATE[1:-1]})*)"
-)
-SLOW_PORT = re.compile(rf"-n(\d+)nic{_RATE}")
-_LOOKS_SO = re.compile(r"nic\d.*spine\d|spine\d.*nic\d")
-# By GPUs of a host: the cluster, and its hosts.
-SHAPES = {1: ("h200-leafspine-4x1", 4), 2: ("h200-leafspine-2x2", 2)}
 
 
-def beyond_scenarios(row: Row, partner: bool = False) -> list[Mistake]:
-    """What a scenario cannot say of a row; a `partner` is a job that is read beside another."""
-    return [
-        *_wrong_case(row),
-        *_wrong_pipeline(row),
-        *_wrong_variables(row),
-        *_wrong_label(row, partner),
-    ]
+def beyond_scenarios(row: Row) -> list[Mistake]:
+    """What a scenario cannot say of a row."""
+    return [*_wrong_case(row), *_wrong_pipeline(row), *_wrong_variables(row)]
 
 
 def _wrong_variables(row: Row) -> Iterator[Mistake]:
@@ -105,32 +91,6 @@ def _wrong_pipeline(row: Row) -> Iterator[Mistake]:
         yield Mistake(where, "case.microbatches", repr(microbatches), "a number")
 
 
-def _wrong_label(row: Row, partner: bool) -> Iterator[Mistake]:
-    """A label of an emulated cluster that is none, or of a job whose partners are missing."""
-    emulated = emulated_cluster(row)
-    strange = (
-        int(emulated[2] or 1) not in SHAPES
-        if emulated
-        else bool(_LOOKS_SO.search(row.label))
-    )
-    if strange:
-        expected = (
-            "such as 4x1-nic16-spine8, 2x2-nic16-spine16 or 4x1-nic16-spine16-n3nic4"
-        )
-        yield Mistake(row.where, "label", row.label, expected)
-    job = JOB_LABEL.fullmatch(row.label)
-    if job and job["how"] != ALONE and not row.beside and not partner:
-        expected = "rows of the jobs on the other hosts too, in the same file"
-        hint = f'or "{ALONE}-..." if there was no other'
-        yield Mistake(row.where, "label", row.label, expected, hint)
-
-
 def is_pipeline(case: Mapping[str, Any]) -> bool:
     """Whether a case ran pipeline stages."""
     return case.get("mode") in ("pp", "ppdp")
-
-
-def emulated_cluster(row: Row) -> re.Match[str] | None:
-    """The label of an emulated cluster, taken apart."""
-    job = JOB_LABEL.fullmatch(row.label)
-    return LEAF_SPINE.fullmatch(job["cluster"] if job else row.label)

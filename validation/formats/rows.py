@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import re
 import statistics
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -26,12 +26,6 @@ PROGRAMS = (
 _FAMILY_OF_MODEL = {"moe": "moe", "resnet": "cnn", "seedmlp": "mlp"}
 # The mode with the most of its own mechanism names the family: DTensor for fsdp x tp, the schedule for pp x dp.
 _FAMILY_OF_MODE = {"ddp_nooverlap": "ddp", "fsdptp": "tp", "ppdp": "pp"}
-
-# A job on some hosts of a cluster, alone or beside others: `alone-n0n2-nic16-spine16`, `shared-n1n3-nic16-spine16`.
-ALONE = "alone"
-JOB_LABEL = re.compile(
-    r"(?P<how>[a-z]+)-(?P<hosts>(?:n\d+)+)-(?P<cluster>(?:\d+x\d+-)?nic\d.*)"
-)
 
 
 @dataclass(frozen=True)
@@ -58,8 +52,6 @@ class Row:
         Peak allocated bytes by rank.
     error : str
         Why there is no measurement; then `steps` is empty.
-    beside : tuple of Row
-        What ran on the rest of the cluster at the same time: rows of the same file.
     """
 
     id: str
@@ -74,7 +66,6 @@ class Row:
     peak_memory: Mapping[int, float] = field(default_factory=dict)
     reserved: float = 0.0
     error: str = ""
-    beside: tuple[Row, ...] = ()
 
     @property
     def name(self) -> str:
@@ -140,40 +131,7 @@ def read_rows(path: str | Path) -> list[Row]:
     path, rows = Path(path), list[Row]()
     text = text_of(path, "rows of measurements (JSON lines)")
     read_lines(text, path.name, lambda record, where: rows.append(_row(record, where)))
-    return paired(rows)
-
-
-def paired(rows: list[Row]) -> list[Row]:
-    """Rows of jobs that ran together know of each other.
-
-    Their labels say which hosts each job had (`shared-n0n2-...`, `shared-n1n3-...`); what precedes and follows is the
-    run's. Of several such runs in a file the first rows of all hosts belong together, then the second ones, and so on.
-    """
-    runs: dict[tuple[str, str], dict[str, list[Row]]] = {}
-    for row in rows:
-        match = JOB_LABEL.fullmatch(row.label)
-        if match and match["how"] != ALONE and not row.error:
-            run = runs.setdefault((match["how"], match["cluster"]), {})
-            run.setdefault(match["hosts"], []).append(row)
-    beside = {key: others for run in runs.values() for key, others in _beside(run)}
-    return [
-        replace(row, beside=beside[id(row)]) if beside.get(id(row)) else row
-        for row in rows
-    ]
-
-
-def _beside(run: Mapping[str, list[Row]]) -> Iterator[tuple[int, tuple[Row, ...]]]:
-    """What ran beside each row of a run (by `id`), on other hosts than its own."""
-    for hosts, mine in run.items():
-        own = set(hosts_of(hosts))
-        others = [rows for name, rows in run.items() if not own & set(hosts_of(name))]
-        for at, row in enumerate(mine):
-            yield id(row), tuple(rows[min(at, len(rows) - 1)] for rows in others)
-
-
-def hosts_of(text: str) -> list[int]:
-    """`n0n2` -> 0, 2."""
-    return [int(number) for number in re.findall(r"n(\d+)", text)]
+    return rows
 
 
 def _row(record: object, where: str) -> Row:

@@ -14,15 +14,11 @@ from prestep.validation.formats.harness import (
     MODELS,
     NCCL,
     SCHEDULES,
-    SHAPES,
     SIZES,
-    SLOW_PORT,
     beyond_scenarios,
-    emulated_cluster,
     is_pipeline,
 )
-from prestep.validation.formats.leafspine import GOODPUT
-from prestep.validation.formats.rows import JOB_LABEL, Row, hosts_of
+from prestep.validation.formats.rows import Row
 
 _PLAIN = {
     "gated": True,
@@ -48,24 +44,12 @@ def scenario_of(row: Row) -> Scenario:
     InputError
         If the row ran something that a scenario cannot say; it is never predicted as something else.
     """
-    mistakes = [
-        mistake
-        for job in (row, *row.beside)
-        for mistake in beyond_scenarios(job, partner=job is not row)
-    ]
-    InputError.check(mistakes)
-    tables = _sections(row)
-    cluster = _cluster(row, _gpus(tables["parallel"]))
-    if row.beside:
-        jobs = [
-            _sections(job) | {"name": f"{job.name}, line {job.where}"}
-            for job in (row, *row.beside)
-        ]
-        return parse_scenario({"cluster": cluster, "jobs": jobs}, row.where)
-    return parse_scenario({"cluster": cluster} | tables, row.where)
+    InputError.check(beyond_scenarios(row))
+    tables = sections_of(row)
+    return parse_scenario({"cluster": cluster_of(row)} | tables, row.where)
 
 
-def _sections(row: Row) -> dict[str, Any]:
+def sections_of(row: Row) -> dict[str, Any]:
     """All but [cluster]; those that say nothing are left out."""
     tables: dict[str, Any] = {
         "model": _model(row.case),
@@ -74,27 +58,14 @@ def _sections(row: Row) -> dict[str, Any]:
         "parallel": _parallel(row.case, row.world),
         "nccl": _nccl(row),
         "faults": _faults(row.case),
-        "placement": _placement(row),
     }
     return {name: table for name, table in tables.items() if table}
 
 
-def _gpus(parallel: Mapping[str, Any]) -> int:
-    return int(parallel.get("dp", 1) * parallel.get("tp", 1) * parallel.get("pp", 1))
-
-
-def _placement(row: Row) -> dict[str, Any]:
-    """The hosts of a job that had not all of them."""
-    job = JOB_LABEL.fullmatch(row.label)
-    return (
-        {"hosts": [f"host{number}" for number in hosts_of(job["hosts"])]} if job else {}
-    )
-
-
-def _cluster(row: Row, gpus: int) -> dict[str, Any]:
-    """The emulated cluster of a label, the cluster that the row names, or the measured host."""
-    if emulated := emulated_cluster(row):
-        return _leaf_spine(emulated, gpus, row.world) | dict(row.cluster)
+def cluster_of(row: Row) -> dict[str, Any]:
+    """[cluster]: what the row names, or the measured host."""
+    parallel = _parallel(row.case, row.world)
+    gpus = int(parallel.get("dp", 1) * parallel.get("tp", 1) * parallel.get("pp", 1))
     if "file" in row.cluster or "name" in row.cluster:
         return {"gpus": gpus} | dict(row.cluster)
     size, host = _measured_host(row)
@@ -118,26 +89,6 @@ def _measured_host(row: Row) -> tuple[int, str]:
         expected = f"at most {max(hosts)} GPUs of one host"
         raise InputError.of(row.where, "world", str(row.world), expected)
     return large_enough[0], hosts[large_enough[0]]
-
-
-def _leaf_spine(emulated: re.Match[str], gpus: int, world: int) -> dict[str, Any]:
-    """The emulated cluster, with the rates of its ports and between its leaves."""
-    hosts, per_host, port, spine, slow = emulated.groups()
-    name, usual = SHAPES[int(per_host or 1)]
-    rates = {"nic.bandwidth": port, "spine.bandwidth": spine}
-    # The filter of a port slows both of its directions, and only the network's side: not the NIC's slot in the host.
-    for host, rate in SLOW_PORT.findall(slow):
-        rates[f"nic[host{host}].bandwidth"] = rate
-    overrides = {
-        key: f"{float(rate) * GOODPUT:.4g} GB/s" for key, rate in rates.items()
-    }
-    cluster: dict[str, Any] = {"name": name, "set": overrides}
-    count = int(hosts or usual)
-    if count != usual:
-        cluster["hosts"] = count
-    if gpus < count * int(per_host or 1) and gpus == world:
-        cluster["gpus"] = gpus
-    return cluster
 
 
 def _model(case: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,14 +13,13 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.sim.schema import Number, Table
 
 SHARE = Number(above=True)
-#: What a tolerances.toml may say; ratios are judged in some sets only.
+#: What a tolerances.toml may say.
 TOLERANCES = Table(
     {
         "noisy_spread": SHARE,
         "step": schema.all_of(("mape", "family_mape", "bias", "worst"), SHARE),
         "noisy": schema.all_of(("mape",), SHARE),
         "memory": schema.all_of(("mape", "worst"), SHARE),
-        "ratio": schema.all_of(("worst",), SHARE),
     },
     needed=("noisy_spread", "step", "noisy", "memory"),
 )
@@ -38,7 +37,6 @@ class Tolerances:
     noisy_mape: float
     memory_mape: float
     memory_worst: float
-    ratio_worst: float | None = None
 
     @classmethod
     def read(cls, path: Path) -> Tolerances:
@@ -54,7 +52,6 @@ class Tolerances:
             noisy["mape"],
             memory["mape"],
             memory["worst"],
-            table.get("ratio", {}).get("worst"),
         )
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,15 +27,6 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Base:
-    """The same step without the change that a row is about: what its ratio is formed with."""
-
-    row: Row
-    prediction: Prediction
-    noisy: bool
-
-
-@dataclass(frozen=True)
 class Case:
     """A row and its prediction. `fitted`: some constant was taken from what this row measured."""
 
@@ -44,35 +34,10 @@ class Case:
     prediction: Prediction
     fitted: bool
     noisy: bool
-    base: Base | None = None
 
     @property
     def name(self) -> str:
         return self.row.name
-
-    @property
-    def measured_ratio(self) -> float:
-        """Step time over that of the base; nan without one."""
-        return self.row.measured / self.base.row.measured if self.base else math.nan
-
-    @property
-    def predicted_ratio(self) -> float:
-        return (
-            self.prediction.step_time / self.base.prediction.step_time
-            if self.base
-            else math.nan
-        )
-
-    @property
-    def ratio_error(self) -> float:
-        """Signed error of the ratio, as a share of the measured one."""
-        return self.predicted_ratio / self.measured_ratio - 1
-
-    @property
-    def steady_ratio_error(self) -> float | None:
-        """The same where neither step is noisy; None without a base."""
-        noisy = self.base is None or self.noisy or self.base.noisy
-        return None if noisy else self.ratio_error
 
     @property
     def signed_error(self) -> float:
@@ -132,17 +97,4 @@ class Case:
             "reserved_memory_error": self.reserved_error,
             "error": self.prediction.error,
             "host_factor": self.prediction.host,
-            **self._ratio(),
-        }
-
-    def _ratio(self) -> dict[str, Any]:
-        if self.base is None:
-            return {}
-        told = {
-            "measured_ratio": self.measured_ratio,
-            "predicted_ratio": self.predicted_ratio,
-            "ratio_error": self.ratio_error,
-        }
-        return {"base": self.base.row.name} | {
-            k: v if math.isfinite(v) else None for k, v in told.items()
         }

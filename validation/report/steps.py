@@ -16,13 +16,11 @@ from prestep.validation.report.gate import (
     prediction_checks,
 )
 from prestep.validation.report.interface import Cells, Point, Skip, Table
-from prestep.validation.report.step_cases import Base, Case
+from prestep.validation.report.step_cases import Case
 from prestep.validation.report.summary import Errors, errors_of
 
 PREDICTED = "Rows that no constant was taken from"
 FITTED = "Rows that some constant was taken from (fitted.toml)"
-RATIOS = "Step times over those of the same step without the change"
-RATIO_HEAD = ("case", "base", "measured", "predicted", "error", "")
 CASE_HEAD = ("case", "family", "measured", "predicted", "error", "memory", "")
 
 
@@ -91,11 +89,6 @@ class Report(Comparison):
         """As `memory`, of what the allocator holds."""
         return self._errors_of(lambda case: case.reserved_error)
 
-    @property
-    def ratios(self) -> Errors:
-        """Errors of the ratios of rows to their bases, where neither is noisy."""
-        return self._errors_of(lambda case: case.steady_ratio_error)
-
     def _errors_of(self, error: Callable[[Case], float | None]) -> Errors:
         """One kind of error of the cases that have it."""
         pairs = [(case.name, error(case)) for case in self.cases]
@@ -109,16 +102,13 @@ class Report(Comparison):
             "predicted": self.select(fitted=False),
             "fitted": self.select(fitted=True),
             "noisy": self.select(noisy=True),
-            **({"ratio to base": self.ratios} if self.ratios.n else {}),
             "peak memory": self.memory,
             **({"reserved memory": self.reserved} if self.reserved.n else {}),
         }
 
     @property
     def case_tables(self) -> Sequence[Table]:
-        tables = tables_of(self.cases, CASE_HEAD, _cells, PREDICTED, FITTED)
-        ratios = [_ratio_cells(case, case.base) for case in self.cases if case.base]
-        return (*tables, Table(RATIOS, RATIO_HEAD, ratios)) if ratios else tables
+        return tables_of(self.cases, CASE_HEAD, _cells, PREDICTED, FITTED)
 
     @property
     def points(self) -> Sequence[Point]:
@@ -167,13 +157,6 @@ class Report(Comparison):
             )
         for name, errors in self.families.items():
             yield Check(f"{name}: mean", errors.mape, limits.family_mape)
-        if limits.ratio_worst is not None and self.ratios.n:
-            yield Check(
-                "ratio to base: worst",
-                self.ratios.worst,
-                limits.ratio_worst,
-                self.ratios.worst_id,
-            )
         if noisy.n:
             yield Check("noisy rows: mean", noisy.mape, limits.noisy_mape)
         if memory.n:
@@ -188,7 +171,6 @@ class Report(Comparison):
             "fitted": self.select(fitted=True),
             "predicted": self.select(fitted=False),
             "memory": self.memory,
-            **({"ratios": self.ratios} if self.ratios.n else {}),
         }
         return {
             **self.select().to_json(),
@@ -197,16 +179,6 @@ class Report(Comparison):
             },
             **{name: errors.to_json() for name, errors in apart.items()},
         }
-
-
-def _ratio_cells(case: Case, base: Base) -> Cells:
-    noisy = "noisy" if case.noisy or base.noisy else ""
-    told = [
-        f"{case.measured_ratio:.3f}",
-        f"{case.predicted_ratio:.3f}",
-        f"{case.ratio_error:+.1%}",
-    ]
-    return case.row.name, base.row.name, *told, noisy
 
 
 def _cells(case: Case) -> Cells:

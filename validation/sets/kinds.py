@@ -53,7 +53,6 @@ KINDS: Mapping[str, Kind] = {
             rows=TEXTS,
             base=Text(),
             limits=Text(),
-            bases=TEXTS,
             cluster=Table(
                 {"name": Text(), "host_factor": Number(above=True)}, ("name",)
             ),

@@ -94,8 +94,6 @@ class MeasuredSet:
         Files of rows, in the order to report.
     limits : Path
         Its tolerances: the folder's, or its own where set.toml names them; without either those of h200.
-    ratios : bool
-        Whether ratios of rows to the same step without a change are judged too; `base_files` has more rows for them.
     cluster : mapping
         Keys of [cluster] that say where rows were measured that do not say it themselves; empty: on the H200's host.
     """
@@ -105,8 +103,6 @@ class MeasuredSet:
     folder: Path
     files: tuple[str, ...]
     limits: Path
-    ratios: bool = False
-    base_files: tuple[str, ...] = ()
     cluster: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -117,15 +113,6 @@ class MeasuredSet:
     @property
     def tolerances(self) -> Tolerances:
         return Tolerances.read(self.limits)
-
-    @property
-    def bases(self) -> list[Row]:
-        """Rows with which ratios may be formed: the set's own, and those that are there for nothing else."""
-        return [
-            row
-            for file in (*self.files, *self.base_files)
-            for row in read_rows(self.folder / file)
-        ]
 
     @property
     def fitted(self) -> Collection[str]:
@@ -170,50 +157,33 @@ def set_names(kind: str | None = None) -> list[str]:
 
 
 def set_table(name: str) -> dict[str, Any]:
-    """The set.toml of a set, or of the one it is another name of.
+    """The set.toml of a set.
 
     Raises
     ------
     InputError
         If there is none, or with every mistake in it.
     """
-    table = read_set(_file_of("validate", "", name))
-    if "alias" not in table:
-        return table
-    where = _file_of("validate", "", name)
-    target = read_set(_file_of(str(where), "alias", table["alias"]))
-    if "alias" in target:
-        expected = "a set that is no other name itself"
-        raise InputError.of(
-            str(where), "alias", table["alias"], expected, target["alias"]
-        )
-    return target
-
-
-def _file_of(where: str, key: str, name: str) -> Path:
-    """The set.toml of a set that a command or a file names."""
-    paths = folders()
-    if name not in paths:
-        mistake = unknown(where, key, name, paths, show="prestep list sets")
-        if len(sources()) == 1:
-            more = "other distributions, such as the repository's lab/, bring more sets"
-            hint = "; ".join(filter(None, (mistake.hint, more)))
-            mistake = replace(mistake, hint=hint)
-        raise InputError(mistake)
-    return paths[name] / "set.toml"
+    return read_set(folder_of(name) / "set.toml")
 
 
 def folder_of(name: str) -> Path:
-    """Returns the folder with the files of a set, or of the one it is another name of.
+    """Returns the folder with the files of a set.
 
     Raises
     ------
     InputError
         If there is none.
     """
-    path = _file_of("validate", "", name)
-    table = read_set(path)
-    return folder_of(table["alias"]) if "alias" in table else path.parent
+    paths = folders()
+    if name not in paths:
+        mistake = unknown("validate", "", name, paths, show="prestep list sets")
+        if len(sources()) == 1:
+            more = "other distributions, such as the repository's lab/, bring more sets"
+            hint = "; ".join(filter(None, (mistake.hint, more)))
+            mistake = replace(mistake, hint=hint)
+        raise InputError(mistake)
+    return paths[name]
 
 
 def kind_of(name: str) -> str:
@@ -275,17 +245,8 @@ def load_set(name: str) -> MeasuredSet:
     )
     if not limits.exists() and "limits" not in table:
         limits = USUAL_LIMITS
-    rows, bases = tuple(table["rows"]), tuple(table.get("bases", ()))
-    return MeasuredSet(
-        name,
-        table["title"],
-        folder,
-        rows,
-        limits,
-        "bases" in table,
-        bases,
-        table.get("cluster", {}),
-    )
+    rows, where = tuple(table["rows"]), table.get("cluster", {})
+    return MeasuredSet(name, table["title"], folder, rows, limits, where)
 
 
 def _files_beside(folder: Path) -> list[Path]:

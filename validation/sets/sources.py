@@ -16,7 +16,6 @@ from typing import Any
 
 from prestep.sim import data_files, schema
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.sim.schema import Table, Text
 from prestep.validation.sets.kinds import STEPS, Kind
 
 GROUP = "prestep.sets"
@@ -75,19 +74,14 @@ def folders() -> dict[str, Path]:
     return dict(sorted(paths.items()))
 
 
-ALIAS = Table({"alias": Text()})
-
-
 @dataclass(frozen=True)
 class SetFile:
-    """A set.toml: another name of a set, or what its kind may say."""
+    """A set.toml: what its kind may say."""
 
     def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
         table = value if isinstance(value, Mapping) else {}
         kind = str(table.get("kind", STEPS))
-        if "alias" in table:
-            yield from ALIAS.mistakes(where, key, value)
-        elif kind in kinds():
+        if kind in kinds():
             yield from kinds()[kind].table.mistakes(where, key, value)
             yield from _unknown_hosts(where, table)
         else:

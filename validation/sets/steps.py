@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from prestep.sim import progress
 from prestep.sim.analysis import prediction
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.predict import predict as predicted
 from prestep.sim.spec.sections import Scenario
-from prestep.sim.studies import shared_cluster
 from prestep.sim.tools.workers import Workers
 from prestep.topologies import load_cluster
-from prestep.validation.formats.harness import emulated_cluster
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.validation.report.step_cases import Base, Case, Prediction
+from prestep.validation.report.step_cases import Case, Prediction
 from prestep.validation.report.steps import Report
-from prestep.validation.sets.ratios import base_of, by_step
-from prestep.validation.sets.sets import MeasuredSet, load_set
+from prestep.validation.sets.sets import load_set
 
 __all__ = ["Case", "Prediction", "Report", "predict_row", "validate_set"]
 
 Predict = Callable[[Scenario], prediction.Prediction]
+Given = TypeVar("Given", bound=Row)
 
 
 def validate_set(
@@ -60,14 +58,14 @@ def validate_set(
     chosen = load_set(name)
     where = chosen.cluster if cluster is None else _named(name, cluster, rows)
     read = chosen.rows if rows is None else read_rows(rows)
-    measured = [_measured_on(where, row) for row in read]
-    predictable, skipped = _sort(measured)
-    bases: list[Row | None] = [None] * len(predictable)
-    if chosen.ratios:
-        bases = _bases(predictable, [*measured, *chosen.bases])
-    every = [*predictable, *(row for row in bases if row is not None)]
-    predictions = _predict_all(every, jobs, predict)
-    cases = _cases(predictable, bases, predictions, chosen)
+    rows_of_set = [row if row.cluster else replace(row, cluster=where) for row in read]
+    predictable, skipped = sort(rows_of_set)
+    predictions = predict_all(predictable, jobs, partial(predict_row, predict=predict))
+    fitted, limit = chosen.fitted, chosen.tolerances.noisy_spread
+    cases = tuple(
+        Case(row, made, row.configuration in fitted, row.spread > limit)
+        for row, made in zip(predictable, predictions, strict=True)
+    )
     title = chosen.title if rows is None else ""
     return Report(name, cases, chosen.tolerances, skipped, rows is None, title)
 
@@ -85,60 +83,14 @@ def _named(name: str, cluster: str, rows: str | Path | None) -> dict[str, str]:
     return {"name": cluster}
 
 
-def _measured_on(where: Mapping[str, Any], row: Row) -> Row:
-    """A row with the cluster that it does not name itself; labels of emulated ones name it."""
-    named = bool(row.cluster) or emulated_cluster(row) is not None
-    return row if named else replace(row, cluster=where)
-
-
-def _cases(
-    rows: Sequence[Row],
-    bases: Sequence[Row | None],
-    predictions: Mapping[str, Prediction],
-    chosen: MeasuredSet,
-) -> tuple[Case, ...]:
-    """Rows beside their predictions, and beside the same of the row that each is a ratio to."""
-    fitted, limit = chosen.fitted, chosen.tolerances.noisy_spread
-
-    def about(row: Row) -> tuple[Row, Prediction]:
-        return row, predictions[_question(row)]
-
-    return tuple(
-        Case(
-            *about(row),
-            fitted=row.configuration in fitted,
-            noisy=row.spread > limit,
-            base=None if base is None else Base(*about(base), base.spread > limit),
-        )
-        for row, base in zip(rows, bases, strict=True)
-    )
-
-
-def _bases(rows: Sequence[Row], among: Sequence[Row]) -> list[Row | None]:
-    """The base of every row that has one which can be predicted; rows of its own file come first."""
-    by_file: dict[str, list[Row]] = {}
-    for row in among:
-        by_file.setdefault(row.where.rpartition(":")[0], []).append(row)
-    own = {file: by_step(mine) for file, mine in by_file.items()}
-    every = by_step(among)
-    bases = [
-        base_of(row, own[row.where.rpartition(":")[0]]) or base_of(row, every)
-        for row in rows
-    ]
-    predictable, _ = _sort([row for row in bases if row is not None])
-    questions = set(map(_question, predictable))
-    return [
-        row if row is not None and _question(row) in questions else None
-        for row in bases
-    ]
-
-
-def _sort(rows: Sequence[Row]) -> tuple[list[Row], tuple[Row, ...]]:
+def sort(
+    rows: Sequence[Given], scenario_of: Callable[[Given], Scenario] = scenario_of
+) -> tuple[list[Given], tuple[Given, ...]]:
     """Rows to predict, and rows that hold no measurement or ran what a scenario cannot say, with the reason."""
     predictable, skipped = [], []
     scenarios: set[str] = set()  # questions that are known to have one
     for row in rows:
-        question, reason = _question(row), row.error
+        question, reason = question_of(row), row.error
         if not reason and question not in scenarios:
             try:
                 scenario_of(row)
@@ -153,10 +105,14 @@ def _sort(rows: Sequence[Row]) -> tuple[list[Row], tuple[Row, ...]]:
 
 
 def predict_row(row: Row, predict: Predict | None = None) -> Prediction:
-    """The prediction of a row; whatever stops it becomes its error, so that one row does not hide the others."""
+    """The prediction of a row."""
+    return prediction_of(lambda: (predict or predicted)(scenario_of(row)))
+
+
+def prediction_of(step_of: Callable[[], prediction.Prediction]) -> Prediction:
+    """A step as it is predicted; whatever stops it becomes its error, so that one row does not hide the others."""
     try:
-        scenario = scenario_of(row)
-        step = _of_jobs(scenario) if scenario.jobs else (predict or predicted)(scenario)
+        step = step_of()
     except PrestepError as error:
         return Prediction(error=str(error))
     except Exception as error:  # a crash is a failed row, and the gate fails with it
@@ -170,26 +126,23 @@ def predict_row(row: Row, predict: Predict | None = None) -> Prediction:
     )
 
 
-def _of_jobs(scenario: Scenario) -> prediction.Prediction:
-    """The result of the row's own job, the first, with those beside it at work."""
-    return shared_cluster.predict(scenario).results[scenario.jobs[0].name]
-
-
-def _question(row: Row) -> str:
-    """What of a row its prediction rests on: all but what was measured. Jobs that ran together stand alone."""
-    run = row.where if row.beside else ""
-    parts = [row.case, row.world, row.label, dict(row.env), dict(row.cluster), run]
+def question_of(row: Row) -> str:
+    """What of a row its prediction rests on: all but what was measured."""
+    parts = [row.case, row.world, row.label, dict(row.env), dict(row.cluster)]
     return json.dumps(parts, sort_keys=True, default=str)
 
 
-def _predict_all(
-    rows: Sequence[Row], jobs: int, predict: Predict | None
-) -> dict[str, Prediction]:
-    """Predictions by question: a step that was measured more than once is predicted once."""
-    distinct: dict[str, Row] = {}
-    for row in rows:
-        distinct.setdefault(_question(row), row)
-    work = partial(predict_row, predict=predict)
+def predict_all(
+    rows: Sequence[Given],
+    jobs: int,
+    work: Callable[[Given], Prediction],
+    question_of: Callable[[Given], str] = question_of,
+) -> list[Prediction]:
+    """The prediction of every row: a step that was measured more than once is predicted once."""
+    questions = list(map(question_of, rows))
+    distinct: dict[str, Given] = {}
+    for question, row in zip(questions, rows, strict=True):
+        distinct.setdefault(question, row)
     count = len(distinct)
     if jobs == 1 or count < 2:
         made = list(map(work, progress.track([*distinct.values()], "rows")))
@@ -197,4 +150,5 @@ def _predict_all(
         with Workers(jobs) as pool:
             pending = pool.map(work, distinct.values(), chunksize=4)
             made = list(progress.track(pending, "rows", count))
-    return dict(zip(distinct, made, strict=True))
+    predictions = dict(zip(distinct, made, strict=True))
+    return [predictions[question] for question in questions]

@@ -1,8 +1,9 @@
-"""Rows against the same step without their change, and jobs that ran together."""
+"""Rows against the same step without their change, and jobs that ran together (`kind = "changes"`)."""
 
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,28 +11,32 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lab.formats.leafspine import cluster_of
+from lab.formats.shared_jobs import JobRow, paired, scenario_of
+from lab.sets.changes import validate_set
+from lab.sets.ratios import base_of, by_step
 from prestep.cli import main
 from prestep.sim.errors import InputError
 from prestep.sim.spec.sections import Scenario
 from prestep.validation.formats.leafspine import GOODPUT
-from prestep.validation.formats.rows import Row, paired
-from prestep.validation.formats.scenarios import scenario_of
-from prestep.validation.sets.ratios import base_of, by_step
+from prestep.validation.sets import steps
+from prestep.validation.sets.sets import load_set
 from prestep.validation.sets.sources import CASES
-from prestep.validation.sets.steps import validate_set
 from tests.sample import together
 from tests.sim.synthetic import result
 
+RATES = re.compile(r"(?:\d+x\d+-)?nic.*")
 CASE = {"model": "seedmlp_512", "mode": "ddp", "mbs": 4}
 
 
-def row(label: str, world: int = 4, **case: Any) -> Row:
-    return Row(
+def row(label: str, world: int = 4, **case: Any) -> JobRow:
+    return JobRow(
         "a",
         f"rows.jsonl:{label}",
         CASE | case,
         world,
         label,
+        cluster=cluster_of(rates[0]) if (rates := RATES.findall(label)) else {},
         steps={0: (1.0,)},
         peak_memory={0: 1e9},
     )
@@ -153,7 +158,7 @@ def test_a_job_whose_partner_is_missing_is_not_predicted_as_if_alone() -> None:
 def test_a_label_that_looks_like_a_cluster_and_is_none_is_refused(label: str) -> None:
     """Never predicted as one ordinary host."""
     with pytest.raises(InputError, match="label"):
-        scenario_of(row(label))
+        cluster_of(label)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +197,7 @@ def test_ratios_are_judged(tmp_path: Path) -> None:
         {
             "id": "a",
             "label": label,
+            "cluster": cluster_of(label),
             "world": 4,
             "case": CASE,
             "step_s_by_rank": {"0": [time, time]},
@@ -208,7 +214,8 @@ def test_ratios_are_judged(tmp_path: Path) -> None:
     assert (told["base"], told["measured_ratio"]) == ("a@4x1-nic16-spine16", 2.0)
     assert (told["predicted_ratio"], told["ratio_error"]) == (1.0, pytest.approx(-0.5))
     assert "ratio" not in "".join(
-        check.name for check in validate_set("h200-straggler", predict=steady).checks
+        check.name
+        for check in steps.validate_set("h200-straggler", predict=steady).checks
     )
 
 
@@ -233,6 +240,7 @@ def test_two_jobs_on_the_command_line(tmp_path: Path) -> None:
         {
             "id": "a",
             "label": label,
+            "cluster": cluster_of("4x1-nic16-spine16"),
             "world": 2,
             "case": CASE | {"model": "seedmlp_2048"},
             "step_s_by_rank": {"0": [1.0]},
@@ -257,3 +265,19 @@ def test_two_jobs_on_the_command_line(tmp_path: Path) -> None:
     alone, *shared = json.loads(done.stdout)["cases"]
     assert all(case["predicted"] > 1.2 * alone["predicted"] for case in shared)
     assert all(case["predicted_ratio"] > 1.2 and not case["error"] for case in shared)
+
+
+def test_the_set_of_changes_has_limits_of_its_own() -> None:
+    """7 % in the mean over every kind of change, 4 % on each ratio to the step without it; else as agreed."""
+    report = validate_set("leafspine", predict=steady)
+    usual = load_set("h200").tolerances
+    assert report.tolerances == replace(usual, step_mape=0.07)
+    assert report.ratio_worst == 0.04
+    assert {case.row.where.partition(":")[0] for case in report.cases} == {
+        "leafspine_4gpu.jsonl",
+        "leafspine_hybrid_4gpu.jsonl",
+        "leafspine_degraded_4gpu.jsonl",
+        "leafspine_two_jobs.jsonl",
+        "whatif_channels_4gpu.jsonl",
+        "straggler_4gpu.jsonl",
+    }

@@ -19,7 +19,8 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from prestep.validation.formats.rows import ALONE, BOOKKEEPING, JOB_LABEL, Row
+from lab.formats.shared_jobs import ALONE, JOB_LABEL, JobRow
+from prestep.validation.formats.rows import BOOKKEEPING, Row
 
 _CHANNELS = re.compile(r"ch(\d+)")
 _CHANNEL_KEYS = ("NCCL_MAX_NCHANNELS", "NCCL_MIN_NCHANNELS")
@@ -27,15 +28,15 @@ _RATES = re.compile(
     r"(?P<shape>(?:\d+x\d+-)?)nic(?P<nic>[\d.]+)-spine(?P<spine>[\d.]+)(?P<slow>(?:-n\d+nic[\d.]+)*)"
 )
 USUAL = "nic16-spine16"
-Alike = Mapping[str, Sequence[Row]]
+Alike = Mapping[str, Sequence[JobRow]]
 
 
-def by_step(rows: Sequence[Row]) -> Alike:
+def by_step(rows: Sequence[JobRow]) -> Alike:
     """Measured rows by their step: those of one step differ in nothing but what a ratio is about.
 
     Of rows that are alike in that too, two are kept: the first one, and one more where the first asks for its own base.
     """
-    steps: dict[str, dict[tuple[str, bool], list[Row]]] = {}
+    steps: dict[str, dict[tuple[str, bool], list[JobRow]]] = {}
     for row in rows:
         if row.error:
             continue
@@ -49,7 +50,7 @@ def by_step(rows: Sequence[Row]) -> Alike:
     }
 
 
-def base_of(row: Row, rows: Alike) -> Row | None:
+def base_of(row: JobRow, rows: Alike) -> JobRow | None:
     """The row that `row` is to be compared with: the first of `rows` that fits best; None if it is a base itself."""
     alike = [other for other in rows.get(_step(row), ()) if other is not row]
     for label, slow in _bases(row):
