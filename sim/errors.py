@@ -10,15 +10,17 @@ from dataclasses import dataclass
 
 _PARTS = re.compile("[-_./ ]")
 _FITTED = "time it with nccl-tests, and give the log to `prestep calibrate`, whose constants --nccl-constants takes"
+_SHOTS = "--backend one_shot and two_shot are the all-reduces of MSCCL++, vLLM and TensorRT-LLM in a host"
 _TUNER = "Amazon's tuner is nccl.tuner; what others choose (NCCL_DEBUG_SUBSYS=TUNING prints it) can be algo and proto"
-_KERNELS = "one-shot and two-shot kernels of MSCCL++, vLLM and TensorRT-LLM"
 #: Names of what people ask for and prestep does not model, by the letters alone, with what to do.
 ADVICE = {
     "rccl": "RCCL runs by itself where the cluster's GPUs are AMD's (mi300x, mi355x, rail-mi300x): leave nccl",
     "msccl": f"MSCCL is not modelled: {_FITTED}",
-    "mscclpp": f"MSCCL++ is not modelled: {_FITTED}",
+    **dict.fromkeys(
+        ("mscclpp", "oneshot", "twoshot"),
+        f"{_SHOTS}; others are not modelled: {_FITTED}",
+    ),
     **dict.fromkeys(("ncclx", "ctran"), f"NCCLX is not modelled: {_FITTED}"),
-    **dict.fromkeys(("oneshot", "twoshot"), f"{_KERNELS} are not modelled: {_FITTED}"),
     **dict.fromkeys(("tunerplugin", "tunerconfigfile"), _TUNER),
 }
 

@@ -6,6 +6,7 @@
 * ``nvshmem``: puts and gets that kernels start, and collectives made of puts
   (`prestep.sim.collectives.algorithms.one_sided`). What it
   lacks (reductions) a training step takes from NCCL, and the plan's note says so; `strict` refuses instead.
+* ``one_shot``, ``two_shot``: all-reduces of a host (`prestep.sim.collectives.algorithms.shots`); NCCL runs the others.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from prestep.sim.collectives.algorithms import gloo, one_sided
+from prestep.sim.collectives.algorithms import gloo, one_sided, shots
 from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.nccl import tuner
 from prestep.sim.collectives.plan import OPS, Plan
@@ -29,6 +30,8 @@ def ops(backend: str) -> tuple[str, ...]:
     """Operations that a backend has by itself."""
     if backend == "nvshmem":
         return (*one_sided.OPS, *one_sided.SAME)
+    if backend in shots.NAMES:
+        return shots.OPS
     return gloo.OPS if backend == "gloo" else (*OPS, *EXCHANGES, CREATION)
 
 
@@ -61,8 +64,14 @@ def plan_of(
     if settings.backend == "nvshmem" and op in ops("nvshmem"):
         tuner.check(op, size, len(ranks), ops("nvshmem"))
         return one_sided.plan(call_of(op, size, ranks, fabric, settings))
-    plan = tuner.choose(op, size, ranks, fabric, settings, in_place)
     notes = _limits(settings)
+    if settings.backend in shots.NAMES and op in shots.OPS:
+        tuner.check(op, size, len(ranks), shots.OPS)
+        call = call_of(op, size, ranks, fabric, settings)
+        if not (why := shots.obstacle(call)):
+            return shots.plan(call)
+        notes.append(f"no {settings.backend}: {why}; NCCL runs it")
+    plan = tuner.choose(op, size, ranks, fabric, settings, in_place)
     if settings.backend == "nvshmem":
         notes.append(f"NVSHMEM has no {op} here: NCCL runs it")
     return replace(plan, notes=(*plan.notes, *notes)) if notes else plan

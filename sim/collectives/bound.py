@@ -24,7 +24,11 @@ IDLE = 0.05
 #: A share of the time that is worth a name.
 NOTICEABLE = 0.02
 #: What is left of the time where neither links nor latency decide it, by who moves the bytes.
-LEFT = {"gloo": "sockets and copies", "one_sided": "threads that put"}
+LEFT = {
+    "gloo": "sockets and copies",
+    "one_sided": "threads that put",
+    "shots": "the kernel",
+}
 CHANNELS, SOCKETS = "channels", "proxy threads"
 
 Replan = Callable[[Any], Plan]

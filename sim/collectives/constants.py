@@ -227,6 +227,7 @@ _GLOO: dict[str, schema.Schema] = {
     **dict.fromkeys(("rate", "reduce"), _POSITIVE),
 }
 _PATH: dict[str, schema.Schema] = {"latency": _ANY, "message": _ANY, "share": _SHARE}
+_SHOT: dict[str, schema.Schema] = {"start": _ANY, "rate": _POSITIVE}
 _POSTING: dict[str, schema.Schema] = dict.fromkeys(("step", "message"), _ANY)
 _MEMORY: dict[str, schema.Schema] = {
     **dict.fromkeys(("send", "sendrecv", "ring"), _POSITIVE),
@@ -246,6 +247,7 @@ _SHARED: dict[str, dict[str, tuple[_Keys, Collection[str]]]] = {
     "host_memory": {"shm": (_MEMORY, _MEMORY)},
     "gloo": {"tcp": (_GLOO, _GLOO)},
     "one_sided": dict.fromkeys(("nvlink", "ibgda", "proxy"), (_PATH, _PATH)),
+    "shots": dict.fromkeys(("one_shot", "two_shot"), (_SHOT, _SHOT)),
     "creation": {"nccl": (_CREATION, _CREATION)},
 }
 _WIRES = ("nvlink", "c2c", "pcie", "socket", "memory", "nvme", "nic", "other")

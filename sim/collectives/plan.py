@@ -21,7 +21,7 @@ T = TypeVar("T")
 PROTOS = ("LL", "LL128", "Simple")
 # Settings that take one of a few words: who runs an operation, who posts one-sided transfers, where Gloo's tensors are.
 WORDS = {
-    "backend": ("nccl", "gloo", "nvshmem"),
+    "backend": ("nccl", "gloo", "nvshmem", "one_shot", "two_shot"),
     "transport": ("ibgda", "proxy"),
     "tensors": ("gpu", "cpu"),
 }

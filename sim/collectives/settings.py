@@ -31,8 +31,9 @@ class Nccl:
 
     WANTS: ClassVar = ("ranks",)
 
-    backend: Literal["nccl", "gloo", "nvshmem"] = key(
-        "nccl", "who runs collectives; nvshmem: all-to-alls, sends and gathers"
+    backend: Literal["nccl", "gloo", "nvshmem", "one_shot", "two_shot"] = key(
+        "nccl",
+        "who runs collectives; nvshmem: all-to-alls, sends and gathers; one_shot, two_shot: all-reduces of a host",
     )
     transport: Literal["ibgda", "proxy"] = key(
         "ibgda",

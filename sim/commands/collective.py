@@ -44,7 +44,7 @@ GROUP = "Predict"
 @click.option(
     "--backend",
     default=None,
-    help="Who runs it: nccl (the default), gloo (CPU, TCP) or nvshmem (puts).",
+    help="Who runs it: nccl (the default), gloo (CPU, TCP), nvshmem (puts), one_shot or two_shot (MSCCL++, vLLM).",
 )
 @click.option(
     "--ranks",

@@ -23,8 +23,8 @@ from prestep.sim.extras import lazily
 with lazily():
     from prestep import topologies
     from prestep.sim.collectives import machine
-    from prestep.sim.collectives.nccl import lines
     from prestep.sim.costs import measured
+    from prestep.sim.exchanges import log_lines
     from prestep.topologies.files import interchange
     from prestep.topologies.show import listing
 
@@ -71,7 +71,7 @@ def show(
     changes = dict(map(assignments.split, overrides))
     fabric = topologies.load_cluster(cluster, hosts, changes, "--set")
     if rings:
-        show_page("\n".join(lines.printed(fabric, fabric.gpus, trees=72)))
+        show_page("\n".join(log_lines.printed(fabric, fabric.gpus, trees=72)))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
         show_result(

@@ -11,12 +11,12 @@ from typing import Any
 
 from prestep.sim import assignments, strict
 from prestep.sim.collectives import backends, machine, table
-from prestep.sim.collectives.nccl import creation, lines
+from prestep.sim.collectives.nccl import creation
 from prestep.sim.collectives.plan import WORDS, check
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires.processes import LOCAL, WRONG, memory_of
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.sim.exchanges import columns
+from prestep.sim.exchanges import columns, log_lines
 from prestep.sim.units import (
     format_bandwidth,
     format_bytes,
@@ -152,7 +152,7 @@ def _channels(fabric: Any, rows: Sequence[table.Row], nccl: Nccl) -> tuple[str, 
     """NCCL's lines about the communicator of some rows; other backends have no channels."""
     if nccl.backend != "nccl":
         return ()
-    return tuple(lines.printed(fabric, rows[0].plan.ranks, nccl))
+    return tuple(log_lines.printed(fabric, rows[0].plan.ranks, nccl))
 
 
 def _backend(nccl: Nccl, backend: str | None) -> Nccl:

@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from prestep import cli
 from prestep.sim.collectives.group import Group, group_of
-from prestep.sim.collectives.nccl import lines, searched
+from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.graphs import RING, compute
 from prestep.sim.collectives.nccl.search import search, switched
 from prestep.sim.collectives.nccl.system import system_of
@@ -22,6 +22,7 @@ from prestep.sim.collectives.nccl.ways import SYS, TYPES
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs import generation
 from prestep.sim.costs.gpu_files import generation_of
+from prestep.sim.exchanges import log_lines
 from prestep.topologies import load_cluster
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
@@ -102,7 +103,7 @@ def test_the_search_answers_what_nccl_dumped(case: str) -> None:
 def test_rings_and_trees_are_the_log_s_line_by_line(case: str) -> None:
     """The "Channel" lines and every rank's parent on every channel, first and second trees."""
     fabric, log = logged(case), LOGS[case]
-    told = lines.printed(fabric, fabric.gpus, trees=99)
+    told = log_lines.printed(fabric, fabric.gpus, trees=99)
     orders = [order for count, order in log["rings"] for _ in range(count)]
     total = len(orders)
     expected = [
@@ -111,7 +112,7 @@ def test_rings_and_trees_are_the_log_s_line_by_line(case: str) -> None:
     ]
     assert [line for line in told if line.startswith("Channel")] == expected
     group = group_of(fabric, fabric.gpus)
-    made = lines.links(group, searched.every_host(group, fabric, Nccl()), total)
+    made = log_lines.links(group, searched.every_host(group, fabric, Nccl()), total)
     trees = [
         {int(k): v for k, v in up.items()}
         for count, up in log["trees"]
@@ -126,7 +127,9 @@ def test_children_are_printed_in_nccl_s_order() -> None:
     """Two hosts of two: the log's "Trees" lines of all four ranks, the chain's child before the network's."""
     fabric = logged("2x2")
     assert [
-        line for line in lines.printed(fabric, fabric.gpus) if line.startswith("Trees")
+        line
+        for line in log_lines.printed(fabric, fabric.gpus)
+        if line.startswith("Trees")
     ] == [
         "Trees [0] 1/2/-1->0->-1 [1] 1/-1/-1->0->2",
         "Trees [0] -1/-1/-1->1->0 [1] -1/-1/-1->1->0",
@@ -218,7 +221,7 @@ def test_between_hosts_channels_keep_to_rails(hosts: int) -> None:
     assert all(
         a != b and ring.nets[c ^ 1] == (b, a) for c, (a, b) in enumerate(ring.nets)
     )
-    made = lines.links(group, searched.every_host(group, fabric, Nccl()), 16)
+    made = log_lines.links(group, searched.every_host(group, fabric, Nccl()), 16)
     if hosts == 2:
         assert made.rings[0] == (0, 7, 6, 5, 4, 3, 2, 1, 9, 10, 11, 12, 13, 14, 15, 8)
     crossing = sum(
@@ -296,7 +299,7 @@ def test_every_channel_is_one_ring_and_one_tree(hosts: int, gpus: int) -> None:
     """A ring passes every rank once; a tree has one root, no cycle, and children that name their parent."""
     fabric = cluster(hosts, gpus=gpus, nics=gpus)
     group = group_of(fabric, fabric.gpus)
-    made = lines.links(group, searched.every_host(group, fabric, Nccl()), 16)
+    made = log_lines.links(group, searched.every_host(group, fabric, Nccl()), 16)
     for order in made.rings:
         assert sorted(order) == list(range(group.n))
     for parents, children in zip(made.parents, made.children, strict=True):
@@ -322,7 +325,7 @@ def test_hosts_with_fewer_gpus_give_all_of_them_fewer_channels() -> None:
     )
     told = [
         line
-        for line in lines.printed(fabric, fabric.gpus[:15])
+        for line in log_lines.printed(fabric, fabric.gpus[:15])
         if line.startswith("Channel")
     ]
     assert len(told) == 28 and told[0].endswith(": 0 7 6 5 4 3 2 1 8 14 13 12 11 10 9")

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 
 from prestep.sim.collectives.group import group_of
-from prestep.sim.collectives.nccl import lines, searched, tuner
+from prestep.sim.collectives.nccl import searched, tuner
 from prestep.sim.collectives.nccl.search import search
 from prestep.sim.collectives.plan import RING_OPS
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs.gpu_files import generation_of
+from prestep.sim.exchanges import log_lines
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 from tests.sim.hosts import cluster, logged
@@ -71,7 +72,7 @@ def test_rings_and_trees_are_the_log_s(case: str) -> None:
     channels = LOGS[case]["channels"][0]
     orders = [order for count, order in LOGS[case]["rings"] for _ in range(count)]
     found = searched.every_host(group, fabric, Nccl())
-    connected = lines.links(group, found, channels)
+    connected = log_lines.links(group, found, channels)
     assert [list(ring) for ring in connected.rings] == orders
     trees = [
         {int(k): v for k, v in found.items()}
