@@ -142,8 +142,8 @@ class Batch:
         """The links of pairs with several ways to the net, and the pairs whose ways are not clear."""
         fans = list(self._fans(src, dst, pairs))
         pieces = [piece for fan in fans for piece in fan.pieces(self.net)]
-        for fan in fans:
-            pairs = np.setdiff1d(pairs, fan.at)
+        clear = np.concatenate([pairs[:0], *(fan.at for fan in fans)])
+        pairs = np.setdiff1d(pairs, clear, assume_unique=True)
         self._note_unclear(src[pairs], dst[pairs])
         return pieces, pairs
 
@@ -204,7 +204,7 @@ class Batch:
         """Whether a path out of a host and back may be as short as those between two of its nodes."""
         to_port = host.away[0, start].min(initial=FAR)
         from_port = host.home[0, end].min(initial=FAR)
-        return int(self._inner(host).hops(start)[end]) >= int(to_port + from_port) + 2
+        return int(self._hops(host, start)[end]) >= int(to_port + from_port) + 2
 
     def routes(self, src: int, dst: int) -> list[tuple[Ints, float]]:
         """Returns `Router.routes`; within a host those of the first host of its pattern, moved to this one."""
@@ -231,7 +231,7 @@ class Batch:
             host, host, np.array([src]), np.array([dst])
         ).fewest
         start, end = self.stubs.local[[src, dst]].tolist()
-        return int(self._inner(host).hops(start)[end]) <= int(fewest[0])
+        return int(self._hops(host, start)[end]) <= int(fewest[0])
 
     def _inner(self, host: Pattern) -> Router:
         """Routes within the first host of a pattern, by places of its nodes and rows."""
@@ -240,6 +240,16 @@ class Batch:
             within = some_nodes(self._nodes, nodes), some_links(self._links, rows)
             self._routers[host] = Router(*within)
         return self._routers[host]
+
+    def _hops(self, host: Pattern, start: int) -> Ints:
+        """Hops within the first host of a pattern from one of its nodes, by places."""
+        if (host, start) not in self._hops_inside:
+            self._hops_inside[host, start] = self._inner(host).hops(start)
+        return self._hops_inside[host, start]
+
+    @cached_property
+    def _hops_inside(self) -> dict[tuple[Pattern, int], Ints]:
+        return {}
 
     @cached_property
     def _routers(self) -> dict[Pattern, Router]:

@@ -11,7 +11,8 @@ from prestep.topologies.core.links import Bools, Ints, distinct
 from prestep.topologies.routes.net import Net
 from prestep.topologies.routes.stubs import FAR, Pattern, Stubs
 
-_COST = 1 << 10  # more CPUs than any path passes
+_BITS = 10
+_COST = 1 << _BITS  # more CPUs than any path passes
 
 
 class Ports(NamedTuple):
@@ -73,8 +74,10 @@ class Choice:
         least = cost.min(axis=1)
         as_good = cost == least[:, None]
         best = as_good.sum(axis=1)
-        wanted = np.minimum(nth + 1, best)
-        place = np.argmax(np.cumsum(as_good, axis=1) == wanted[:, None], axis=1)
+        if nth:
+            wanted = np.minimum(nth + 1, best)[:, None]
+            as_good = np.cumsum(as_good, axis=1) == wanted
+        place = np.argmax(as_good, axis=1)
         leave, enter = np.divmod(place, self.home.shape[2])
         single = self.away[2][pairs, leave] == 1
         single &= self.home[2][pairs, enter] == 1
@@ -124,9 +127,11 @@ def _plain(cost: Ints, least: Ints) -> Bools:
 
     Where only some paths pass a CPU, the router chooses: it may prefer a longer one.
     """
-    reachable = cost // _COST < FAR
-    by_cpu = np.where(reachable, cost % _COST > 0, True).all(axis=1)
-    plain: Bools = (least % _COST == 0) | by_cpu
+    plain: Bools = least % _COST == 0
+    others = np.flatnonzero(~plain)
+    some = cost[others]
+    # Shifts, as racks make millions of combinations.
+    plain[others] = ((some >> _BITS >= FAR) | (some & _COST - 1 > 0)).all(axis=1)
     return plain
 
 

@@ -106,10 +106,10 @@ def _of_host(
     reported: float | None,
 ) -> Net:
     """The NICs by which a host's GPUs reach another host."""
-    ways = [
-        _way_out(fabric, gpu, there[k % len(there)], route, reported)
-        for k, gpu in enumerate(here)
-    ]
+    pairs = [(gpu, there[k % len(there)]) for k, gpu in enumerate(here)]
+    if route not in transport.STOPS:
+        fabric.prefetch(pairs)
+    ways = [_way_out(fabric, *pair, route, reported) for pair in pairs]
     nics, speed = _counted(fabric, here[0], ways)
     return Net(
         nics,

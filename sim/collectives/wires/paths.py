@@ -78,9 +78,12 @@ def gather(
     """Links and bytes on each of flows (source, destination, bytes), summed; links ascending."""
     if len(hops) > MANY:
         src, dst, each = zip(*hops, strict=True)
-        return used(
-            fabric.loads(fabric.positions(src), fabric.positions(dst), np.array(each))
-        )
+        ends = np.stack([fabric.positions(src), fabric.positions(dst)])
+        # The channels of a ring go between the same neighbours again and again: every pair is routed once.
+        size = len(fabric.nodes)
+        pairs, which = np.unique(ends[0] * size + ends[1], return_inverse=True)
+        amount = np.bincount(which, weights=each)
+        return used(fabric.loads(*np.divmod(pairs, size), amount))
     parts = [(split(fabric, src, dst), amount) for src, dst, amount in hops]
     return by_link([(links, share * amount) for (links, share), amount in parts])
 
