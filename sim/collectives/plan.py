@@ -50,13 +50,18 @@ def narrowest(bandwidth: np.ndarray, links: np.ndarray, usage: np.ndarray) -> fl
 def changed(value: T, **fields: Any) -> T:
     """`dataclasses.replace` of a value that checks nothing when it is made: a tenth of the time, in a hot loop.
 
+    What the value has worked out (a `cached_property`) stays behind.
+
     Examples
     --------
     >>> changed(Nccl(), algo="ring").algo
     'ring'
     """
+    kept, known = value.__dict__, type(value).__dataclass_fields__
+    if len(kept) > len(known):  # it has worked out what may not hold for the copy
+        kept = {name: kept[name] for name in known}
     other = object.__new__(type(value))
-    other.__dict__.update(value.__dict__, **fields)
+    other.__dict__.update(kept, **fields)
     return other
 
 

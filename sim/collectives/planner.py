@@ -51,8 +51,10 @@ def plan_collective(
         For anything that NCCL would refuse; see `prestep.sim.collectives.nccl.tuner.choose`.
     """
     settings = nccl or Nccl()
-    plans = paths.index_of(fabric).plans
-    key = (op, size, tuple(ranks), settings, in_place, tokens)
+    # One look at thousands of ranks, not one for every question.
+    ranks = tuple(ranks)
+    plans = paths.index_of(fabric).plans.setdefault(ranks, {})
+    key = (op, size, settings, in_place, tokens)
     plan: Plan | None = plans.get(key)
     if plan is None:
         own = None

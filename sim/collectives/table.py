@@ -110,8 +110,11 @@ class _Task:
         return uneven.plan(self.size, self.group, fabric, self.settings, self.shares)
 
     def tested(self, fabric: Any) -> Plan:
-        """The plan as nccl-tests times it: no other library's calls wait for NCCL's stream."""
-        plan = self.in_step(fabric)
+        """The plan as nccl-tests times it."""
+        return self.as_tested(self.in_step(fabric), fabric)
+
+    def as_tested(self, plan: Plan, fabric: Any) -> Plan:
+        """`plan` where no other library's calls wait for NCCL's stream."""
         nccl = self.settings.backend == "nccl"
         return machine.as_tested(plan, fabric) if nccl else plan
 
@@ -281,13 +284,14 @@ def _row(
     size, note = rounded(op, asked, len(group))
     task = _Task(op, size, tuple(group), settings, shares)
     fabric = bounds.fabric
-    plan = task.tested(fabric)
+    own = task.in_step(fabric)
+    plan = task.as_tested(own, fabric)
     plan = replace(plan, notes=(*plan.notes, note)) if note else plan
     time = _seconds(plan, fabric)
     return Row(
         plan,
         time,
-        _seconds(task.in_step(fabric), fabric),
+        _seconds(own, fabric),
         size / time,
         size / time * bus_factor(op, len(group)),
         bounds.of(plan, task.tested),

@@ -29,6 +29,9 @@ STRICT = (2, 24)
 REDUCED = ("all_reduce", "all_gather", "reduce_scatter")
 
 
+Estimates = dict[tuple[str, str], tuple[float, float]]
+
+
 class Candidate(NamedTuple):
     """One row of NCCL's table: seconds and bytes/s as NCCL believes them; `time` decides."""
 
@@ -37,6 +40,24 @@ class Candidate(NamedTuple):
     latency: float
     bandwidth: float
     time: float
+
+
+class Compared(NamedTuple):
+    """What NCCL compares for an operation of any size, as far as the settings leave it a choice.
+
+    Attributes
+    ----------
+    usable, estimates : dict
+        Microseconds and GB/s by algorithm and protocol, before they are corrected for a size: of all that can run, and
+        of what the settings leave.
+    notes : tuple of str
+        On what was asked for in vain, and on what the real machine would probably choose.
+    """
+
+    model: Model
+    usable: Estimates
+    estimates: Estimates
+    notes: tuple[str, ...]
 
 
 def model_of(group: Group, fabric: Any, settings: Nccl) -> Model:
@@ -56,7 +77,7 @@ def _model(group: Group, fabric: Any, settings: Nccl) -> Model:
 
 def table(
     op: str, ranks: Sequence[str], fabric: Any, nccl: Nccl | None = None
-) -> dict[tuple[str, str], tuple[float, float]]:
+) -> Estimates:
     """NCCL's tuning table of an operation, as its log prints it: microseconds and GB/s by algorithm and protocol.
 
     Algorithms and protocols that cannot run there are left out.
@@ -65,17 +86,13 @@ def table(
     return _estimates(op, group_of(fabric, ranks, settings), fabric, settings)
 
 
-def _estimates(
-    op: str, group: Group, fabric: Any, settings: Nccl
-) -> dict[tuple[str, str], tuple[float, float]]:
+def _estimates(op: str, group: Group, fabric: Any, settings: Nccl) -> Estimates:
     """`table` of a group, remembered: it does not depend on the size."""
     key = ("estimates", op, group, unforced(settings), settings.proto == "LL128")
     return paths.once(fabric, key, lambda: _estimated(op, group, fabric, settings))
 
 
-def _estimated(
-    op: str, group: Group, fabric: Any, settings: Nccl
-) -> dict[tuple[str, str], tuple[float, float]]:
+def _estimated(op: str, group: Group, fabric: Any, settings: Nccl) -> Estimates:
     """`_estimates`, asked of every algorithm that can run there, in NCCL's order."""
     model = model_of(group, fabric, settings)
     return {
@@ -102,25 +119,34 @@ def candidates(
 ) -> list[Candidate]:
     """Everything NCCL compares for this operation, best first; empty for messages between pairs."""
     settings = nccl or Nccl()
-    return _compared(op, size, group_of(fabric, ranks, settings), fabric, settings)
-
-
-def _compared(
-    op: str, size: float, group: Group, fabric: Any, settings: Nccl
-) -> list[Candidate]:
-    """`candidates` of a group."""
+    group = group_of(fabric, ranks, settings)
     if op in PAIR_OPS or group.n == 1:
         return []
-    model = model_of(group, fabric, settings)
+    usable = _usable(op, group, fabric, settings)
+    every = Compared(model_of(group, fabric, settings), usable, usable, ())
+    return _ranked(op, size, every, settings)
+
+
+def _usable(op: str, group: Group, fabric: Any, settings: Nccl) -> Estimates:
+    """Estimates with a bandwidth; without one the model has no opinion, and NCCL leaves it out."""
     estimates = _estimates(op, group, fabric, settings)
+    return {which: each for which, each in estimates.items() if each[1] > 0}
+
+
+def _ranked(
+    op: str, size: float, compared: Compared, settings: Nccl
+) -> list[Candidate]:
+    """What is compared for one size, best first."""
+    estimates, model = compared.estimates, compared.model
     rows = [_row(op, size, *which, *each, model) for which, each in estimates.items()]
-    # Stable: NCCL's order decides ties. No bandwidth means that the model has no opinion, and NCCL leaves it out.
-    able = sorted((row for row in rows if row.bandwidth > 0), key=lambda row: row.time)
+    # Stable: NCCL's order decides ties.
+    rows.sort(key=lambda row: row.time)
     if not settings.tuner:
-        return able
+        return rows
     # A plug-in sets the cost of what it chooses to zero, and NCCL takes the least.
-    named = plugins.chosen(settings.tuner, op, size, group, {row[:2] for row in able})
-    return sorted(able, key=lambda row: row[:2] != named)
+    able = {*compared.usable}
+    named = plugins.chosen(settings.tuner, op, size, model.group, able)
+    return sorted(rows, key=lambda row: row[:2] != named)
 
 
 def _row(
@@ -178,30 +204,28 @@ def _chosen(
     in_place: bool,
 ) -> Plan:
     """The plan of the best candidate."""
-    rows, notes = _allowed(op, size, group, fabric, settings)
-    algo, proto = rows[0].algo, rows[0].proto
-    channels = channels_of(algo, group, fabric, settings)
+    key = ("compared", op, group, settings)
+    compared = paths.once(
+        fabric, key, lambda: _compared(op, group, fabric, settings)
+    )
+    best = _ranked(op, size, compared, settings)[0]
+    algorithm, graph = algorithms()[best.algo], compared.model.graph
+    # Channels of an algorithm: those of all collectives, or its own.
+    channels = getattr(graph, getattr(algorithm, "CHANNELS", "channels"))
     call = call_of(
         op,
         size,
         ranks,
         fabric,
         settings,
-        proto,
+        best.proto,
         channels,
         in_place=in_place,
         group=group,
     )
-    plan = _carried(algorithms()[algo].plan(call), group, fabric, settings)
-    notes += _notes(op, group, fabric, settings)
+    plan = _carried(algorithm.plan(call), group, fabric, settings)
+    notes = compared.notes
     return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
-
-
-def channels_of(algo: str, group: Group, fabric: Any, settings: Nccl) -> int:
-    """Channels of an algorithm: those of all collectives, or its own."""
-    graph = model_of(group, fabric, settings).graph
-    channels: int = getattr(graph, getattr(algorithms()[algo], "CHANNELS", "channels"))
-    return channels
 
 
 def _carried(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Plan:
@@ -211,31 +235,27 @@ def _carried(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Plan:
     return network.shaped(proxies.bounded(plan, group, fabric, settings), fabric)
 
 
-def _allowed(
-    op: str,
-    size: float,
-    group: Group,
-    fabric: Any,
-    settings: Nccl,
-) -> tuple[list[Candidate], list[str]]:
-    """Candidates that the settings leave, and notes on what they asked for in vain."""
-    rows = _compared(op, size, group, fabric, settings)
+def _compared(op: str, group: Group, fabric: Any, settings: Nccl) -> Compared:
+    """What the settings leave, and notes on what they asked for in vain."""
+    usable = _usable(op, group, fabric, settings)
     algo, notes = settings.algo, []
     if algo is not None and op not in algorithms()[algo].OPS:
         notes.append(f"{op} has no {algo}: it runs on the ring")
         algo = "ring"
-    same_proto = [row for row in rows if row.proto == (settings.proto or row.proto)]
-    if allowed := [row for row in same_proto if row.algo == (algo or row.algo)]:
-        return allowed, notes
-    notes.append(_ignored(op, algo, rows, group, fabric, settings))
-    instead = [row for row in same_proto if row.algo in ("ring", "tree")]
-    return instead or rows, notes
+    protos = [which for which in usable if settings.proto in (None, which[1])]
+    kept = [which for which in protos if algo in (None, which[0])]
+    if not kept:
+        notes.append(_ignored(op, algo, usable, group, fabric, settings))
+        kept = [which for which in protos if which[0] in ("ring", "tree")]
+    left = {which: usable[which] for which in kept or usable}
+    notes += _notes(op, group, fabric, settings)
+    return Compared(model_of(group, fabric, settings), usable, left, tuple(notes))
 
 
 def _ignored(
     op: str,
     algo: str | None,
-    rows: Sequence[Candidate],
+    usable: Estimates,
     group: Group,
     fabric: Any,
     settings: Nccl,
@@ -244,7 +264,7 @@ def _ignored(
     key, value, why = "algo", algo, None
     if algo:
         why = obstacle(algo, op, group, fabric, settings)
-        if why is None and not any(row.algo == algo for row in rows):
+        if why is None and not any(name == algo for name, _ in usable):
             why = f"NCCL's model gives {algo} no bandwidth here"
     if why is None:
         key, value = "proto", settings.proto
