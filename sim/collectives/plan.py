@@ -57,7 +57,7 @@ def changed(value: T, **fields: Any) -> T:
     >>> changed(Nccl(), algo="ring").algo
     'ring'
     """
-    kept, known = value.__dict__, type(value).__dataclass_fields__
+    kept, known = vars(value), vars(type(value))["__dataclass_fields__"]
     if len(kept) > len(known):  # it has worked out what may not hold for the copy
         kept = {name: kept[name] for name in known}
     other = object.__new__(type(value))

@@ -205,9 +205,7 @@ def _chosen(
 ) -> Plan:
     """The plan of the best candidate."""
     key = ("compared", op, group, settings)
-    compared = paths.once(
-        fabric, key, lambda: _compared(op, group, fabric, settings)
-    )
+    compared = paths.once(fabric, key, lambda: _compared(op, group, fabric, settings))
     best = _ranked(op, size, compared, settings)[0]
     algorithm, graph = algorithms()[best.algo], compared.model.graph
     # Channels of an algorithm: those of all collectives, or its own.
