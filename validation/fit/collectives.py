@@ -105,7 +105,8 @@ def planner(
     channels = 0
     if op not in PAIR_OPS:
         group = group_of(fabric, ranks, row.wanted)
-        channels = tuner.channels_of(chosen.algo, group, fabric, row.wanted)
+        model = tuner.model_of(group, fabric, row.wanted)
+        channels = tuner.channels_of(chosen.algo, model)
     call = call_of(op, row.size, ranks, fabric, row.wanted, chosen.proto, channels)
 
     def plan(table: constants.Constants) -> Plan:

@@ -207,9 +207,7 @@ def _chosen(
     key = ("compared", op, group, settings)
     compared = paths.once(fabric, key, lambda: _compared(op, group, fabric, settings))
     best = _ranked(op, size, compared, settings)[0]
-    algorithm, graph = algorithms()[best.algo], compared.model.graph
-    # Channels of an algorithm: those of all collectives, or its own.
-    channels = getattr(graph, getattr(algorithm, "CHANNELS", "channels"))
+    channels = channels_of(best.algo, compared.model)
     call = call_of(
         op,
         size,
@@ -221,9 +219,16 @@ def _chosen(
         in_place=in_place,
         group=group,
     )
-    plan = _carried(algorithm.plan(call), group, fabric, settings)
+    plan = _carried(algorithms()[best.algo].plan(call), group, fabric, settings)
     notes = compared.notes
     return replace(plan, notes=(*plan.notes, *notes)) if notes else plan
+
+
+def channels_of(algo: str, model: Model) -> int:
+    """Channels of an algorithm: those of all collectives, or its own."""
+    name = getattr(algorithms()[algo], "CHANNELS", "channels")
+    channels: int = getattr(model.graph, name)
+    return channels
 
 
 def _carried(plan: Plan, group: Group, fabric: Any, settings: Nccl) -> Plan:
