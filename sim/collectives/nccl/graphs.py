@@ -21,7 +21,7 @@ from prestep.sim.collectives.nccl.outcome import (
     Channels,
 )
 from prestep.sim.collectives.nccl.system import System
-from prestep.sim.collectives.nccl.walk import Walk, improvable
+from prestep.sim.collectives.nccl.walk import Walk
 from prestep.sim.collectives.nccl.ways import DIS, LOC, NVL, PIX, PXN, SYS, Way
 from prestep.sim.tools.process import with_room
 
@@ -117,7 +117,7 @@ class _Search:
             return False
         # With the same ways open and the same best, a walk that found nothing finds nothing again in as many steps.
         walked = self.in_effect(target)
-        if not improvable(self.system, target, self.best):
+        if not self.system.limits.improvable(target, self.best, self.system.speed):
             self.time = 0
         elif walked in self.fruitless:
             self.time = self.fruitless[walked]

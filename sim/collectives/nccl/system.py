@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from prestep.sim.collectives.group import Group
+from prestep.sim.collectives.nccl.limits import Limits
 from prestep.sim.collectives.nccl.ways import (
     C2C,
     DIS,
@@ -96,20 +97,9 @@ class System:
         return max(max(pair) for pair in zip(nvlink, self.pcie, strict=True))
 
     @cached_property
-    def egress(self) -> int:
-        """MB/s of all links by which ways from GPU to GPU begin."""
-        ways = (way for row in self.between for way in row if way.hops)
-        return sum(self.room[link] for link in {way.links[0] for way in ways})
-
-    @cached_property
-    def shortest(self) -> tuple[int, int, int]:
-        """Fewest hops between two GPUs, from a GPU to a net, and from a net to a GPU; 0 where there are no ways."""
-        rows = self.between, self.out, self.back
-        inside, out, back = (
-            min((way.hops for row in ways for way in row if way.hops), default=0)
-            for ways in rows
-        )
-        return inside, out, back
+    def limits(self) -> Limits:
+        """What channels can be at best."""
+        return Limits.of(self.room, self.between, self.out, self.back)
 
     @cached_property
     def preferred(self) -> list[list[int]]:

@@ -421,7 +421,9 @@ class Walk:
             )
             if len(self.orders) == self.target.most:
                 self.time = -1
-            elif not improvable(self.system, self.target, self.best):
+            elif not self.system.limits.improvable(
+                self.target, self.best, self.system.speed
+            ):
                 self.time = 0  # what is left of the budget would find nothing
         if len(self.orders) < self.target.most:
             self.channel()
@@ -437,30 +439,6 @@ class Walk:
         now, then = count * self.target.inside, best.count * best.inside
         same = self.target.pattern == best.pattern and self.target.cross == best.cross
         return now > then or (now == then and same and self.hops < best.hops)
-
-
-def improvable(system: System, target: Channels, best: Channels) -> bool:
-    """Whether a walk may find better channels than the best so far, by what all links together have room for.
-
-    Every channel takes its speed from a link for each GPU but the last, and from the net by which it comes in.
-    """
-    if target.pattern == NVLS or not system.nets:
-        return True
-    n, count = len(system.gpus), target.most
-    inside = round(target.inside * 1000)
-    if n > 1 and inside:
-        count = min(count, system.egress // ((n - 1) * inside))
-    if between := int(target.between) * 1000:
-        count = min(count, sum(speed // between for speed in system.speed))
-    now, then = count * target.inside, best.count * best.inside
-    if count < target.least or now < then:
-        return False
-    same = target.pattern == best.pattern and target.cross == best.cross
-    if now > then or not same:
-        return now > then
-    near, out, back = system.shortest
-    leaves = 2 if target.pattern == BALANCED and n > 1 else 1
-    return count * (near * (n - 1) + leaves * out + back) < best.hops
 
 
 def _toll(way: Way, speed: int) -> Toll:
