@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from prestep import cli
-from prestep.sim.collectives import table
 from prestep.sim.commands import _shared
 from prestep.sim.costs import interference, load_gpu
 from prestep.sim.engine import streams
+from prestep.sim.exchanges import table
 from prestep.sim.graph.opgraph import OpGraph
 from prestep.sim.planning import planned
 from prestep.sim.schema import Named

@@ -11,7 +11,7 @@ from typing import Any
 
 from prestep.sim.collectives.plan import nccl_of
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.collectives.table import bus_factor
+from prestep.sim.exchanges.table import bus_factor
 from prestep.sim.units import parse_bandwidth, parse_bytes
 from prestep.topologies import load_cluster
 from prestep.validation.doctor.diagnosis import Sign

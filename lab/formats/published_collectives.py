@@ -20,8 +20,8 @@ from lab.formats.published_machines import (
 )
 from prestep.sim.collectives.plan import OPS, nccl_of
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.collectives.table import bus_factor
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.exchanges.table import bus_factor
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.nccl_env import Unpredictable, settings_of
 from prestep.validation.formats.records import text_of

@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import assignments, strict
-from prestep.sim.collectives import backends, machine, table
+from prestep.sim.collectives import backends, machine
 from prestep.sim.collectives.nccl import creation
 from prestep.sim.collectives.plan import WORDS, check
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires.processes import LOCAL, WRONG, memory_of
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.sim.exchanges import columns, log_lines
+from prestep.sim.exchanges import columns, log_lines, table
 from prestep.sim.units import (
     format_bandwidth,
     format_bytes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from prestep.sim.collectives.table import Row, short
+from prestep.sim.exchanges.table import Row, short
 from prestep.sim.units import format_bandwidth, format_bytes, format_duration
 
 

@@ -8,14 +8,14 @@ from functools import partial
 from typing import Any
 
 from prestep.sim.collectives import backends
-from prestep.sim.collectives.bound import Bounds
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.collectives.table import short
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.exchanges import collective as collectives
 from prestep.sim.exchanges import experts
+from prestep.sim.exchanges.bound import Bounds
 from prestep.sim.exchanges.experts import Exchange
+from prestep.sim.exchanges.table import short
 from prestep.sim.units import aligned, format_bandwidth, format_bytes, format_duration
 from prestep.topologies import load_cluster
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from prestep.sim.collectives import table
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.wires import paths
 from prestep.sim.costs import Kernel
 from prestep.sim.costs.gpu import Gpu, load
+from prestep.sim.exchanges import table
 from prestep.sim.predict import plan
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.topologies import load_cluster

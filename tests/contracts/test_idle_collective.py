@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from prestep.sim import plugins
-from prestep.sim.collectives import table
 from prestep.sim.collectives.algorithms import algorithms
 from prestep.sim.collectives.interval import interval_of
 from prestep.sim.collectives.plan import Plan
@@ -19,6 +18,7 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs.measured import gpu_of
 from prestep.sim.engine.engine import execute
 from prestep.sim.errors import InputError
+from prestep.sim.exchanges import table
 from prestep.sim.graph.opgraph import Comm
 from prestep.sim.lowering import job_of, machine_of
 from prestep.sim.planning import planned as step

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from prestep.sim import api
-from prestep.sim.collectives import table
 from prestep.sim.collectives.nccl import search
 from prestep.sim.errors import InputError
-from prestep.sim.exchanges import columns
+from prestep.sim.exchanges import columns, table
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 

@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prestep.sim.collectives import group as groups
-from prestep.sim.collectives import table
 from prestep.sim.collectives.algorithms import ring, tree
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import graphs
@@ -18,6 +17,7 @@ from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.wires import paths
 from prestep.sim.costs import generation
+from prestep.sim.exchanges import table
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.files.library import Library

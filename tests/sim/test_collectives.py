@@ -13,7 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from prestep.sim.collectives import machine, table
+from prestep.sim.collectives import machine
 from prestep.sim.collectives.algorithms import pairwise, tree
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl.protocols import aligned, first_channel, used
@@ -23,7 +23,7 @@ from prestep.sim.collectives.plan import OPS
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
-from prestep.sim.exchanges import columns
+from prestep.sim.exchanges import columns, table
 from prestep.topologies import load_cluster
 from prestep.validation.formats import collective_reader, collective_rows
 from tests.sample import together

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prestep import cli
-from prestep.sim.collectives.table import Row
 from prestep.sim.exchanges import collective as report
+from prestep.sim.exchanges.table import Row
 from prestep.sim.predict import predict, step_time
 from prestep.sim.spec.load import load_scenario
 from prestep.topologies import load_cluster

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 from lab.fit.doctor import choosing, chosen
 from prestep import cli
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.collectives.table import sweep
+from prestep.sim.exchanges.table import sweep
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.validation.doctor.causes import causes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from prestep.sim.collectives import table
 from prestep.sim.collectives.interval import NETWORK
+from prestep.sim.exchanges import table
 from prestep.sim.units import format_bytes, percent
 from prestep.validation.doctor.sweep import LATENCY, Situation, Size, Sweep
 from prestep.validation.formats.collective_rows import Row

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.collectives.table import bus_factor
+from prestep.sim.exchanges.table import bus_factor
 from prestep.sim.outputs import words
 from prestep.sim.units import (
     aligned,

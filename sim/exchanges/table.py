@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 
 from prestep.sim.collectives import backends, machine, uneven
-from prestep.sim.collectives.bound import Bounds
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.interval import Interval, interval_of
 from prestep.sim.collectives.nccl.search import search
@@ -23,6 +22,7 @@ from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires.network import INSIDE
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.exchanges.bound import Bounds
 from prestep.sim.units import format_bytes
 
 # Operations whose size is n parts.
