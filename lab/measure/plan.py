@@ -25,6 +25,7 @@ from lab.measure import (
     pointwise,
     products,
     programs,
+    strays,
     uneven,
     vision,
     widths,
@@ -49,6 +50,7 @@ FAMILIES = (
     programs,
     kinds,
     uneven,
+    strays,
 )
 HELD_OUT = 5  # every fifth size of a family
 

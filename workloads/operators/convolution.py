@@ -30,7 +30,16 @@ def _follows(operand: Operand, strides: tuple[int, ...]) -> bool:
 
 
 def _with_copies(operands: tuple[Operand, ...]) -> tuple[str, tuple[Kernel, ...]]:
-    """The memory format that cuDNN is called in, and what copies operands of another one.
+    """The memory format that cuDNN is called in, and what copies operands of another one."""
+    last, others = _formatted(operands)
+    layout = "channels_last" if last else memory_format(operands[0])
+    return layout, tuple(kernel for pair in others for kernel in copied(*pair))
+
+
+def _formatted(
+    operands: tuple[Operand, ...],
+) -> tuple[bool, list[tuple[Operand, Operand]]]:
+    """Whether cuDNN is called with channels last, and each operand that lies otherwise with its copy.
 
     One operand whose channels lie next to each other is enough for all to be copied so (ATen/native/ConvUtils.h).
     Many 1x1 filters and those of single channels lie in both formats at once. Elsewhere operands are made contiguous.
@@ -39,13 +48,7 @@ def _with_copies(operands: tuple[Operand, ...]) -> tuple[str, tuple[Kernel, ...]
     last = any(map(_only_channels_last, pictures))
     wanted = _channels_last if last else _in_order
     targets = [(each, wanted(each)) for each in (pictures if last else operands)]
-    copies = [
-        copied(source, target)
-        for source, target in targets
-        if not _follows(source, target.strides)
-    ]
-    layout = "channels_last" if last else memory_format(operands[0])
-    return layout, tuple(kernel for made in copies for kernel in made)
+    return last, [pair for pair in targets if not _follows(pair[0], pair[1].strides)]
 
 
 def _in_order(operand: Operand) -> Operand:
@@ -164,8 +167,24 @@ def scratch(operation: Operation) -> float:
 
     Measured on an H200: 1.00 to 1.14 (median by kind) of what forward reads and writes, and backward reads.
     Layers of single pixels, of one channel a group and with a filter for every picture, and fp32, take next to nothing.
+    Operands in another memory format are copied before, which stays as long.
     """
     is_backward = operation.name.startswith("aten.convolution_backward")
+    return _copied_bytes(operation, is_backward) + _turned_bytes(operation, is_backward)
+
+
+def _copied_bytes(operation: Operation, is_backward: bool) -> float:
+    """Of pictures and filters that are copied into cuDNN's memory format."""
+    given = (tensor(operation, at) for at in range(3 if is_backward else 2))
+    operands = tuple(each for each in given if each is not None)
+    if len(operands) < 2:
+        return 0.0
+    others = (each for each, _ in _formatted(operands)[1])
+    return float(sum(each.bytes for each in others if len(each.shape) == 4))
+
+
+def _turned_bytes(operation: Operation, is_backward: bool) -> float:
+    """Of pictures that cuDNN itself turns to channels last and back."""
     launches = (backward if is_backward else forward)(operation)
     whole = [each for each in launches if "convolution" in each.kind]
     if not whole or len(whole[-1].shape) != 9:

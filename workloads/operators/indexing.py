@@ -88,10 +88,13 @@ def bag_gradient(operation: Operation) -> tuple[Kernel, ...]:
 
 
 def _rows(
-    operation: Operation, picked: Operand, layout: str = ""
+    operation: Operation, picked: Operand, layout: str = "", behind: int = 0
 ) -> tuple[Kernel, ...]:
-    """(rows, width) of what is picked or put; indices are read beside."""
-    width = picked.shape[-1] if len(picked.shape) > 1 else 1
+    """(rows, width) of what is picked or put; indices are read beside.
+
+    `behind`: elements that one index takes together, 0 if not known.
+    """
+    width = behind or (picked.shape[-1] if len(picked.shape) > 1 else 1)
     indices = _indices(operation)
     element = ELEMENT_BYTES[picked.dtype]
     size = 2.0 * element * picked.elements + sum(map(stored, indices))
@@ -107,7 +110,21 @@ def pick(operation: Operation) -> tuple[Kernel, ...]:
     """
     picked = operation.results[0] if operation.results else first(operation)
     masked = any(each.dtype == "bool" for each in operation.operands[1:])
-    return _rows(operation, picked, "mask" if masked else _by_rows(operation))
+    behind = 0 if masked else _together(operation)
+    return _rows(operation, picked, "mask" if masked else _by_rows(operation), behind)
+
+
+def _together(operation: Operation) -> int:
+    """Elements behind the dimension that is indexed, where each index takes a whole stretch; 0: it does not."""
+    source, name = first(operation), base(operation)
+    if name in ("index", "_unsafe_index"):
+        indices = argument(operation, 1)
+        whole = isinstance(indices, tuple) and indices[0] is not None
+        return _behind(indices, source) if whole else 0
+    at = argument(operation, 1)
+    if name in ("index_select", "index_add", "index_copy") and at == 0:
+        return prod(source.shape[1:])
+    return 0
 
 
 def _by_rows(operation: Operation) -> str:
@@ -130,7 +147,7 @@ def put(operation: Operation) -> tuple[Kernel, ...]:
     source = (others or _indices(operation)[:1] or [target])[-1]
     picked = Operand(target.dtype, source.shape)
     if argument(operation, 3, "accumulate") is not True:
-        return _rows(operation, picked, _by_rows(operation))
+        return _rows(operation, picked, _by_rows(operation), _together(operation))
     count = max((each.elements for each in _indices(operation)), default=1)
     places = target.elements * count // max(1, picked.elements)
     known = dict(operation.options).get("largest_group")

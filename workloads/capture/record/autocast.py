@@ -17,7 +17,8 @@ KEY = "AutocastPrivateUse1"
 #: Operators that compute in halves.
 LOWER = words(
     "linear matmul mm mv bmm addmm addmv addr addbmm baddbmm conv1d conv2d conv3d convolution _convolution "
-    "conv_tbc prelu conv_transpose1d conv_transpose2d.input conv_transpose3d.input einsum chain_matmul "
+    "conv_tbc prelu lstm_cell gru_cell rnn_tanh_cell rnn_relu_cell "
+    "conv_transpose1d conv_transpose2d.input conv_transpose3d.input einsum chain_matmul "
     "linalg_multi_dot linalg_vecdot scaled_dot_product_attention _scaled_dot_product_flash_attention "
     "_scaled_dot_product_cudnn_attention _scaled_dot_product_efficient_attention"
 )
@@ -25,17 +26,21 @@ LOWER = words(
 FULL = words(
     "acos asin cosh erfinv exp expm1 log log10 log2 log1p reciprocal rsqrt sinh tan softplus "
     "pow.Tensor_Scalar pow.Tensor_Tensor pow.Scalar layer_norm native_layer_norm group_norm "
-    "cosine_similarity nll_loss nll_loss2d kl_div l1_loss smooth_l1_loss huber_loss mse_loss "
-    "binary_cross_entropy_with_logits dist cdist cosine_embedding_loss hinge_embedding_loss "
-    "margin_ranking_loss soft_margin_loss triplet_margin_loss renorm logsumexp"
+    "cosine_similarity nll_loss nll_loss2d kl_div l1_loss smooth_l1_loss huber_loss mse_loss poisson_nll_loss "
+    "binary_cross_entropy_with_logits dist pdist cdist cosine_embedding_loss hinge_embedding_loss "
+    "margin_ranking_loss soft_margin_loss triplet_margin_loss multi_margin_loss multilabel_margin_loss "
+    "renorm logsumexp frobenius_norm.dim upsample_nearest1d upsample_nearest2d upsample_nearest3d "
+    "_upsample_nearest_exact1d _upsample_nearest_exact2d _upsample_nearest_exact3d upsample_linear1d "
+    "upsample_bilinear2d _upsample_bilinear2d_aa upsample_trilinear3d upsample_bicubic2d _upsample_bicubic2d_aa"
 )
 #: Operators whose result is fp32 unless the program says another type.
 TYPED = words(
-    "softmax.int log_softmax.int prod prod.dim_int cumprod cumsum sum sum.dim_IntList linalg_vector_norm"
+    "softmax.int log_softmax.int prod prod.dim_int cumprod cumsum sum sum.dim_IntList "
+    "linalg_vector_norm linalg_matrix_norm"
 )
 #: Operators that compute in the widest type of their operands.
 WIDEST = words(
-    "addcdiv addcmul atan2 bilinear cross dot vdot index_put tensordot scatter_add"
+    "addcdiv addcmul atan2 bilinear cross dot vdot grid_sampler index_put tensordot scatter_add"
 )
 #: Functions of torch that take the name of a device.
 NAMING = words(
