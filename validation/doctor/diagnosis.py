@@ -108,7 +108,11 @@ class Diagnosis:
 
     @property
     def parts(self) -> list[Part]:
-        return [part for sweep in self.sweeps for part in parts_of(sweep)]
+        """Parts of all sweeps; where these ran on one number of hosts, parts do not name it."""
+        parts = [part for sweep in self.sweeps for part in parts_of(sweep)]
+        if len({part.hosts for part in parts}) > 1:
+            return parts
+        return [replace(part, hosts=None) for part in parts]
 
     @property
     def abnormal(self) -> bool:

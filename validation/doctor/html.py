@@ -55,10 +55,16 @@ def _causes(diagnosis: Diagnosis) -> str:
     ]
     heads = ("place", "cause", "as it was predicted", "of the difference")
     checks = (
-        element("li", element("b", one.cause.title), f": {one.cause.check}")
+        element("li", element("b", one.cause.title), ": ", *_code(one.cause.check))
         for _, one in listed[:3]
     )
     return markup(table(heads, rows, texts=3), element("ul", *checks))
+
+
+def _code(text: str) -> Iterator[str]:
+    """A text whose commands stand between backticks."""
+    for number, part in enumerate(text.split("`")):
+        yield element("code", part) if number % 2 else part
 
 
 def _lines(diagnosis: Diagnosis) -> str:

@@ -36,6 +36,7 @@ class Part:
     place: str
     name: str
     sizes: tuple[Size, ...]
+    hosts: int | None = None
 
     @property
     def excess(self) -> float:
@@ -71,7 +72,9 @@ def parts_of(sweep: Sweep) -> tuple[Part, ...]:
     parts: dict[tuple[str, str], list[Size]] = {}
     for size in sweep.sizes:
         parts.setdefault((size.expected.place, size.expected.part), []).append(size)
-    return tuple(Part(*key, tuple(sizes)) for key, sizes in parts.items())
+    return tuple(
+        Part(*key, tuple(sizes), sweep.row.hosts) for key, sizes in parts.items()
+    )
 
 
 def interval(size: Size) -> tuple[float, float]:

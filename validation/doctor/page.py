@@ -287,8 +287,18 @@ def verdict(diagnosis: Diagnosis) -> str:
     if not slowest:
         return f"not good: {diagnosis.delays[0]}"
     worst = max(part.ratio for part in slowest)
-    named = ", ".join(f"{_sizes(part)} {BOUND.get(part.name, '')}" for part in slowest)
-    return f"not good: {worst:.2f} times as long as predicted ({named.strip()})"
+    named = ", ".join(
+        f"{_sizes(part)} {BOUND.get(part.name, '')}".strip() + _on(part)
+        for part in slowest
+    )
+    return f"not good: {worst:.2f} times as long as predicted ({named})"
+
+
+def _on(part: Part) -> str:
+    """The hosts of a part, where sweeps differ in them."""
+    if part.hosts is None:
+        return ""
+    return " on 1 host" if part.hosts == 1 else f" on {part.hosts} hosts"
 
 
 def _sizes(part: Part) -> str:
@@ -302,7 +312,7 @@ def part_line(part: Part) -> str:
     low, high = part.range
     name = ", ".join(dict.fromkeys((part.name, part.place)))
     return (
-        f"{name} ({_sizes(part)}): {part.ratio:.2f} of the predicted time; "
+        f"{name} ({_sizes(part)}{_on(part)}): {part.ratio:.2f} of the predicted time; "
         f"good machines take {low:.2f} to {high:.2f} of it"
     )
 
