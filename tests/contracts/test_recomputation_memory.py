@@ -18,7 +18,7 @@ import pytest
 from prestep.sim.analysis.memory import fullest
 from prestep.sim.errors import InputError
 from prestep.sim.lowering import lowered_on
-from prestep.sim.predict import load_fabric
+from prestep.sim.predict import load_fabric, predict
 from prestep.sim.spec.load import load_scenario, parse_scenario
 from prestep.sim.spec.sections import Scenario
 from prestep.workloads.models.model import load_model
@@ -121,10 +121,32 @@ def test_pytorch_itself_pays_for_the_reentrant_form_alone(
     assert reentrant - kept == outputs * NARROW * 4 * tokens * 1024
 
 
+@pytest.mark.parametrize(
+    ("way", "measured"),
+    [("none", 521_209_856), ("outside", 445_712_384), ("within", 571_541_504)],
+)
+def test_a_compiled_block_holds_what_was_measured(way: str, measured: int) -> None:
+    """Bytes over what is there before a step, with no checkpoint, one around a compiled block, and one within it.
+
+    ``torch.cuda.max_memory_allocated`` of one gated block on an H200 with PyTorch 2.11, 4 x 2,048 tokens in bf16.
+    """
+    scenario = load_scenario(
+        DATA / f"compiled-block-{way}.capture", ["cluster.name=h200-host-4"]
+    )
+    memory = predict(scenario).peak_memory[0]
+    assert memory.total - memory.parameters - memory.workspace == measured
+
+
 @pytest.mark.parametrize("tokens", [64, 2048])
 @pytest.mark.parametrize("framework", ["pytorch-eager", "pytorch-compiled"])
 def test_one_block_costs_nothing(framework: str, tokens: int) -> None:
-    """As PyTorch's checkpoint; the kernels of a compiled block make most of what is computed again where they read it."""
+    """As PyTorch's checkpoint; in a compiled block, what one kernel reads and writes at once.
+
+    The gated product and its backward are one kernel there: it reads the gate, the up projection and the gradient, and
+    writes three values more, where backward alone writes one of its two over what it reads. Measured on an H200 with
+    PyTorch 2.11 (4 x 2,048 tokens, hidden 1,024, ffn 4,096): 7.5 values of the residual, which are eight less the query
+    and key before they are turned.
+    """
     model = {**SMALL, "hidden": 1024, "heads": 16, "ffn": 4096, "layers": 1}
     training = {"framework": framework, "seq_len": tokens, "micro_batch": 4}
     tables = {
@@ -136,8 +158,7 @@ def test_one_block_costs_nothing(framework: str, tokens: int) -> None:
     peaks = by_way(tables)
     if framework == "pytorch-compiled":
         assert peaks["full"] == peaks["alternate"]
-        # What is made again at once is at most two values of the residual more: the query and the key, turned.
-        assert max(peaks.values()) <= peaks["none"] + 2 * 2 * 4 * tokens * 1024
+        assert max(peaks.values()) <= peaks["none"] + 2 * NARROW * 4 * tokens * 4096
     else:
         assert len(set(peaks.values())) == 1
 

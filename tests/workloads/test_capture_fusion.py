@@ -90,9 +90,10 @@ class Seen:
 
     @property
     def absent(self) -> set[int]:
-        """What is never in memory."""
+        """Tensors that are never in memory; statistics, which are none, have numbers below 0."""
         there = self.written((*self.forward, *self.backward))
-        return self.call.named(self.call.compiled.made) - there
+        tensors = {s for s in self.call.compiled.made if s >= 0}
+        return self.call.named(tensors) - there
 
     @property
     def held(self) -> set[int]:

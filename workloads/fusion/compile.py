@@ -8,7 +8,8 @@ from itertools import islice
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.fusion.graph import Node, Region, Step, Value, Versions, storages
-from prestep.workloads.fusion.join import Joined, Launch, join
+from prestep.workloads.fusion.group import Launch
+from prestep.workloads.fusion.join import Joined, join
 from prestep.workloads.fusion.joint import sizes_of
 from prestep.workloads.fusion.lifetimes import Issue, issues, touched
 from prestep.workloads.fusion.nodes import EXCHANGE, nodes_of
@@ -97,9 +98,10 @@ class Compiler:
         there = {s for each in out for one in each.launches for s in touched(one)}
         later = {s for each in back for one in each.launches for s in touched(one)}
         given = frozenset(there - made), frozenset(later - made) | kept
+        donated = (kept & made).difference(storage for storage, _ in results)
         return Compiled(
             _issued(out, sizes, given[0], lasting | kept),
-            _issued(back, sizes, given[1], lasting),
+            _issued(back, sizes, given[1], lasting, donated),
             frozenset(made),
             sizes,
             given,
@@ -130,10 +132,11 @@ def _issued(
     sizes: Mapping[int, float],
     given: Collection[int],
     wanted: Collection[int],
+    donated: Collection[int] = (),
 ) -> tuple[tuple[Issue, ...], ...]:
     """What every piece launches, with the memory that comes and goes."""
     launches = [each for piece in pieces for each in piece.launches]
-    every = iter(issues(launches, sizes, given, wanted))
+    every = iter(issues(launches, sizes, given, wanted, donated))
     return tuple(tuple(islice(every, len(piece.launches))) for piece in pieces)
 
 

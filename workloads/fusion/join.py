@@ -12,76 +12,24 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from prestep.sim.extras import lazily
-from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.fusion.graph import (
     Node,
     Read,
-    Space,
     Value,
     alike,
     both_ways,
     wider,
 )
+from prestep.workloads.fusion.group import Functions, Group, Key, Launch, launches_of
 
 with lazily():
     from prestep.workloads.fusion import order
 
-POINTWISE, REDUCTION, PARTIAL_SUMS = "fused_pointwise", "fused_reduction", "fused_sum"
-ROWS_OF_PARTIAL = 16  # rows that one block adds up first (read off Inductor's grids of norms' backward)
 #: Sources from which on a value is written: one that is read twice, any (torch._inductor.config.realize_*_threshold).
 READS, ALL_READS = 4, 8
-#: Bytes that reading an element across costs a reduction along rows: a loop reads parts of sectors, twice (measured on
-#: an H200: 2.4 ps an element, in one of four cases 4.4; kernels over elements alone lose nothing).
-TURNED = 10.0
-#: Results of a reduction that can not fill a GPU: it is split and added up by a second kernel, too (guess).
-FEW = 64
-Key = tuple[Value, int, tuple[int, ...]]
-#: Functions by the value that they make, and by the ways in which it is read: each way is computed on its own.
-Functions = dict[tuple[Value, tuple[tuple[int, int], ...]], tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Launch:
-    """A kernel and the operations in it.
-
-    Attributes
-    ----------
-    reads, writes
-        Storages of what others wrote and it reads, and of what lasts of its results.
-    """
-
-    kernel: Kernel
-    name: str
-    reads: frozenset[int] = frozenset()
-    writes: tuple[int, ...] = ()
-
-
-@dataclass
-class Group:
-    """Nodes that become one kernel, or one node that stays as it is.
-
-    Attributes
-    ----------
-    reads
-        Bytes by value, place and part of a joined tensor.
-    turned
-        Elements that are read across their order in memory, by value.
-    functions
-        What it evaluates for each element.
-    sources
-        Groups that write what it reads.
-    """
-
-    first: int
-    space: Space | None
-    nodes: list[Node] = field(default_factory=list)
-    reads: dict[Key, float] = field(default_factory=dict)
-    turned: dict[Value, int] = field(default_factory=dict)
-    functions: Functions = field(default_factory=dict)
-    sources: set[int] = field(default_factory=set)
 
 
 @dataclass(frozen=True)
@@ -154,7 +102,7 @@ class _Graph:
         for group in self._in_order(freed):
             lasting = list(self._writes(group))
             written.update(value[0] for value, _ in lasting)
-            launches += _launches(group, lasting)
+            launches += launches_of(group, lasting)
         return Joined(tuple(launches), frozenset(written))
 
     def _in_memory(self, node: Node, reads: Mapping[Key, float]) -> bool:
@@ -206,11 +154,24 @@ class _Graph:
         group.reads.update(reads)
         group.turned.update(turned)
         group.functions.update(functions)
+        group.users.update({value for value, _, _ in reads})
+        group.places += self._places(node, reads, turned)
         group.sources |= sources - {number}
         for value, _ in node.writes:
             self.group_of[value] = number
         for value, _, _ in reads:
             self.touched.setdefault(value, []).append(number)
+
+    def _places(
+        self, node: Node, reads: Mapping[Key, float], turned: Mapping[Value, int]
+    ) -> Iterator[tuple[Value, Value]]:
+        """What a node writes, with whole values of its size that it reads in their order."""
+        ways = Counter(value for value, _, _ in reads)
+        for written, size in node.writes:
+            for (value, offset, part), read in reads.items():
+                whole = read == size and not (offset or part or value in turned)
+                if whole and ways[value] == 1:
+                    yield written, value
 
     def _host(
         self, node: Node, reads: Mapping[Key, float], sources: set[int]
@@ -249,6 +210,8 @@ class _Graph:
         group.reads.update(other.reads)
         group.turned.update(other.turned)
         group.functions.update(other.functions)
+        group.users += other.users
+        group.places += other.places
         group.sources |= other.sources
         self.group_of.update((v, group.first) for n in other.nodes for v, _ in n.writes)
         for touching in self.touched.values():
@@ -340,44 +303,3 @@ def _alive(nodes: Sequence[Node], needed: frozenset[Value]) -> list[Node]:
             alive.append(node)
             used.update(read.value for read in node.reads)
     return alive[::-1]
-
-
-def _launches(group: Group, lasting: Sequence[tuple[Value, float]]) -> Iterator[Launch]:
-    """The kernels of a group, whose results ``lasting`` are in memory."""
-    names = "+".join(dict.fromkeys(node.name for node in group.nodes))
-    own = {value for node in group.nodes for value, _ in node.writes}
-    reads = frozenset(value[0] for value, _, _ in group.reads if value not in own)
-    writes = tuple(value[0] for value, _ in lasting)
-    if group.space is None:
-        for node in group.nodes:
-            for kernel in node.kernels:
-                yield Launch(kernel, names, reads, writes)
-        return
-    written = sum(size for _, size in lasting)
-    yield Launch(_generated(group, group.space, written), names, reads, writes)
-    for node in group.nodes:
-        if node.space and (node.space.across or 0 < node.space.rows < FEW):
-            yield Launch(_sum_of_partial(node), node.name, writes=writes)
-
-
-def _generated(group: Group, space: Space, written: float) -> Kernel:
-    """The kernel of a group: what it reads of others and writes, and the functions that it evaluates."""
-    own = {value for node in group.nodes for value, _ in node.writes}
-    read = sum(size for key, size in group.reads.items() if key[0] not in own)
-    kind = REDUCTION if space.rows else POINTWISE
-    if space.rows and not space.across:
-        read += TURNED * max(group.turned.values(), default=0)
-    functions = [name for each in group.functions.values() for name in each]
-    layout = "_".join(sorted(functions))
-    return Kernel(
-        kind, (space.elements,), layout=layout, bytes=max(1.0, read + written)
-    )
-
-
-def _sum_of_partial(node: Node) -> Kernel:
-    """Sums across rows are made in two kernels: the second adds what blocks of rows have added up."""
-    results = sum(size for _, size in node.writes)
-    elements = max(1, round(results / 4))
-    rows = node.space.elements // elements if node.space else 1
-    partial = max(1, rows // ROWS_OF_PARTIAL) * 4.0 * elements
-    return Kernel(PARTIAL_SUMS, (elements,), bytes=partial + results)

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.fusion.graph import Node, Step, Versions
-from prestep.workloads.fusion.join import Launch, join
+from prestep.workloads.fusion.group import Launch
+from prestep.workloads.fusion.join import join
 from prestep.workloads.fusion.nodes import nodes_of
 from prestep.workloads.fusion.partition import partition
 from prestep.workloads.operation import Operation

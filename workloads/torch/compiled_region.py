@@ -228,6 +228,7 @@ def _graph(
     )
     tangents = {key: number(g) for key, g in traced.tangents.items()}
     given, found = frozenset(inputs.values()), joint.kept | {*tangents.values()}
+    donated = joint.kept - given - {*joint.results}
     forms = iter([_form(g, s) for g, s in zip(made, joint.gradients, strict=True)])
     return Graph(
         tuple(inputs.items()),
@@ -237,7 +238,7 @@ def _graph(
         ),
         tuple(place for place, p in enumerate(parameters) if p in taken),
         issues(joint.forward, joint.sizes, given, {*joint.results, *joint.kept}),
-        issues(joint.backward, joint.sizes, found, joint.gradients),
+        issues(joint.backward, joint.sizes, found, joint.gradients, donated),
         tuple(tangents.get(key) for key, _ in outputs),
         tuple(None if g is None else next(forms) for g in wanted) if tangents else (),
         joint.kept,
