@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lab.fit.full_clock import at_full_clock
+from lab.fit.full_clock import TraceMeter, at_full_clock
 from prestep.sim.costs.gpu import load
 from prestep.sim.costs.power import Meter, Power
 from prestep.sim.engine.engine import execute
@@ -116,7 +116,7 @@ def test_the_time_at_full_clock_undoes_what_the_meter_did(
     kernels: list[tuple[str, float, float]],
 ) -> None:
     """Calibration takes out of a trace exactly what the simulator puts into a step."""
-    forth, back, now = Meter(POWER), Meter(POWER), 0.0
+    forth, back, now = Meter(POWER), TraceMeter(POWER), 0.0
     for kind, pause, duration in kernels:
         now += pause
         if kind == "product":

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from lab.bench import networks
+from lab.bench import hashed, networks
 from lab.bench.case import NAN, Case, Counted
 from lab.bench.collectives import (
     BARE,
@@ -23,7 +23,6 @@ from lab.bench.collectives import (
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.engine.fair_share import Incidence, rates
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.policies import ecmp
 
 SIZE = 256 * 2.0**20
 MIB = 2.0**20
@@ -99,7 +98,7 @@ def permutation(seed: int = 0) -> Counted:
     links = fabric.links
     flows = _permuted(fabric.gpus, seed)
     plans = {}
-    for at, (rows, _) in enumerate(ecmp.paths(fabric, flows, seed)):
+    for at, (rows, _) in enumerate(hashed.paths(fabric, flows, seed)):
         usage = np.bincount(rows, minlength=len(links.bandwidth))
         plans[f"flow {at}"] = plan_of(2e6, usage, float(links.latency[rows].sum()))
     run = play(fabric, [[Operation(0, name)] for name in plans], plans)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import argparse
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,16 @@ from prestep.validation.fit.collectives import (
     show,
 )
 from prestep.validation.formats import collective_reader
-from prestep.validation.formats.collective_rows import CASES, Row
+from prestep.validation.formats.collective_rows import Row
+from prestep.validation.sets.sources import CASES
 
+#: What constants are fitted to.
+FILES = tuple(
+    CASES / "h200" / f"collectives_{name}.jsonl"
+    for name in ("2gpu", "4gpu", "channels_2gpu")
+)
 #: Ranks' parts do not begin at multiples of 16 bytes.
-UNALIGNED = CASES / "collectives_unaligned.jsonl"
+UNALIGNED = CASES / "h200" / "collectives_unaligned.jsonl"
 GPU = "h200"
 # A rank that only sends or only receives does no more than one that does both. Few rows settle it (those with one
 # channel): left free it makes up for other errors, 1.3 in an all-reduce with LL.
@@ -57,6 +63,12 @@ other = {other}                    # guess
 [host]                          # measured: s between back-to-back eager calls through torch.distributed, <= 64 KiB
 {host}
 """
+
+
+def read(files: Iterable[Path] = FILES) -> list[Row]:
+    """All rows that can be compared; every second size of a series is held out of fits."""
+    each = (collective_reader.read_lines(file)[0] for file in files)
+    return [row for rows in each for row in rows if not row.skip]
 
 
 def launches(rows: Sequence[Row]) -> dict[str, float]:
@@ -107,7 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = _parser().parse_args(arguments)
     path = constants.FOLDER / "h200-nccl.toml"
     tables = tomllib.loads(path.read_text(encoding="utf-8"))
-    rows = collective_reader.read(options.files)
+    rows = read(options.files)
     blocks = items_by_block(rows)
     if options.fit:
         _fit(tables, blocks)
@@ -121,7 +133,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    add, default = parser.add_argument, collective_reader.FILES
+    add, default = parser.add_argument, FILES
     add("files", nargs="*", type=Path, default=default, help="JSON lines")
     without = "fit; without it, only score the present constants"
     add("--fit", action="store_true", help=without)
@@ -135,7 +147,7 @@ def _fit(tables: dict[str, Any], blocks: dict[Block, list[Item]]) -> None:
     for block, items in sorted(blocks.items()):
         fit_block(tables, block, items, GPU, ranges=RANGES)
     # Rows of another start of the machine: of them that constant alone.
-    unaligned = items_by_block(collective_reader.read([UNALIGNED]))
+    unaligned = items_by_block(read([UNALIGNED]))
     for block, items in sorted(unaligned.items()):
         fit_block(tables, block, items, GPU, keys=("unaligned",))
 

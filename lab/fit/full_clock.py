@@ -91,12 +91,28 @@ def offset(
     return total / weight if weight else 0.0
 
 
+class TraceMeter(Meter):
+    """A meter that reads a trace: products in it have taken what the limit made of them."""
+
+    def free_share(self, now: float, duration: float) -> float:
+        """Time at the highest clock over the measured `duration` of a product that started `now`."""
+        power = self.power
+        self._rest(now)
+        excess = power.product - 1.0
+        fast = min(duration, self.left / excess) if excess > 0 else duration
+        self._add(-excess * fast)
+        self.until = max(self.until, now + duration)
+        if duration <= 0:
+            return 1.0
+        return (fast + (duration - fast) / power.slowest) / duration
+
+
 def at_full_clock(calls: list[Call], power: Power | None) -> list[Call]:
     """The calls of one trace, products shortened to their time at full clock; the budget is whole at its start."""
     if power is None or not calls:
         return calls
     ordered = sorted(calls, key=lambda call: call.start)
-    meter, done = Meter(power, start=ordered[0].start), []
+    meter, done = TraceMeter(power, start=ordered[0].start), []
     for call in ordered:
         done.append(call)
         if call.kernel.kind.endswith(HALVES):

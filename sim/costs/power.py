@@ -139,17 +139,3 @@ class Meter:
         self._add(-excess * fast)
         self.until = max(since, now + time)
         return time
-
-    def free_share(self, now: float, duration: float) -> float:
-        """Time at the highest clock over the measured `duration` of a product that started `now`; for calibration."""
-        power = self.power
-        self._rest(now)
-        excess = power.product - 1.0
-        fast = min(duration, self.left / excess) if excess > 0 else duration
-        self._add(-excess * fast)
-        self.until = max(self.until, now + duration)
-        return (
-            (fast + (duration - fast) / power.slowest) / duration
-            if duration > 0
-            else 1.0
-        )

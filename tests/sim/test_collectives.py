@@ -13,6 +13,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from lab.fit.calibrate_collectives import FILES, UNALIGNED, read
 from prestep.sim.collectives import machine
 from prestep.sim.collectives.algorithms import pairwise, tree
 from prestep.sim.collectives.group import group_of
@@ -25,13 +26,12 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.sim.exchanges import columns, table
 from prestep.topologies import load_cluster
-from prestep.validation.formats import collective_reader, collective_rows
+from prestep.validation.formats import collective_rows
 from tests.sample import together
 from tests.sim import transfers
 from tests.sim.transfers import replay
 
 #: Ranks' parts do not begin at multiples of 16 bytes.
-UNALIGNED = collective_rows.CASES / "collectives_unaligned.jsonl"
 FABRICS = ("h200-host-2", "h200-host-4", "dgx-h200")
 
 
@@ -296,7 +296,7 @@ def test_settings_are_honoured() -> None:
 def errors() -> dict[tuple[str, bool], list[float]]:
     """Signed relative errors of the measured rows by series and whether they were held out."""
     found: dict[tuple[str, bool], list[float]] = {}
-    for row in collective_reader.read():
+    for row in read():
         fabric = cluster(f"h200-host-{row.ranks}")
         op, ranks = collective_rows.members(row, fabric.gpus)
         plan = plan_collective(op, row.size, ranks, fabric, row.wanted)
@@ -354,7 +354,7 @@ def test_what_nccl_compared_is_listed_where_it_is_asked_for() -> None:
 
 def test_the_cases_are_there() -> None:
     """The gate reads the measured rows of the repository."""
-    assert all(Path(file).is_file() for file in (*collective_reader.FILES, UNALIGNED))
+    assert all(Path(file).is_file() for file in (*FILES, UNALIGNED))
 
 
 @together("op", ["all_gather", "reduce_scatter", "all_to_all"])

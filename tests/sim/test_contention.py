@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
+from lab.bench import hashed as flows
 from prestep.sim.engine.fair_share import Incidence, rates
 from prestep.topologies import load_cluster
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.policies import ecmp
 
 Pair = tuple[str, str]
 DGX = load_cluster("dgx-h100")
@@ -23,7 +23,7 @@ def shared(
 ) -> np.ndarray:
     """Bytes/s of transfers that run together: spread over equal paths, or (with a seed) each hashed onto one."""
     routes = [
-        fabric.spread(*pair) if seed is None else ecmp.path(fabric, *pair, 0, seed)
+        fabric.spread(*pair) if seed is None else flows.path(fabric, *pair, 0, seed)
         for pair in pairs
     ]
     incidence = Incidence.of(
@@ -68,13 +68,13 @@ def test_flows_that_hash_onto_one_spine_collide() -> None:
         (f"host{h}/gpu{g}", f"host{h + 8}/gpu{g}") for h in range(4) for g in range(8)
     ]
     spread, hashed = shared(pod, pairs), shared(pod, pairs, seed=1)
-    loads = ecmp.loads(pod, [(*pair, 0) for pair in pairs], seed=1)
+    loads = flows.loads(pod, [(*pair, 0) for pair in pairs], seed=1)
     assert loads[pod.links.of_kind("spine")].max() > 1
     assert hashed.min() < 0.6 * spread.min() and hashed.max() <= spread.max() * (
         1 + 1e-9
     )
     for pair, rate in zip(pairs, hashed, strict=True):
-        rows, _ = ecmp.path(pod, *pair, 0, 1)
+        rows, _ = flows.path(pod, *pair, 0, 1)
         # Max-min never gives a flow less than an equal part of its most crowded link.
         assert rate >= (pod.links.bandwidth[rows] / loads[rows]).min() * (1 - 1e-9)
 

@@ -226,12 +226,6 @@ class Fabric:
             src[src != dst], dst[src != dst], np.full(int((src != dst).sum()), amount)
         )
 
-    def drawn(self, src: Ints, dst: Ints, draw: Floats) -> list[Ints | None]:
-        """One of the equally good paths of every pair; None where it takes `routes` to know them (`Batch.drawn`)."""
-        return (
-            self._batch.drawn(src, dst, draw) if self._in_columns else [None] * len(src)
-        )
-
     def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
         """`spread` of many pairs of nodes (positions) at once: pair, row and share, sorted by pair and row."""
         if self._in_columns:

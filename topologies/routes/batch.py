@@ -351,37 +351,6 @@ class Batch:
         shifts: Ints = (src * STRIDE + dst) % step[where]
         return shifts
 
-    def drawn(self, src: Ints, dst: Ints, draw: Floats) -> list[Ints | None]:
-        """One path of each pair, rows ascending: the `draw`-th (from 0 to below 1) of all that are equally good.
-
-        None where hop counts do not show that the ways to the switches are the only ones.
-        """
-        paths: list[Ints | None] = [None] * len(src)
-        apart = self._in_patterns(src, dst) & ~self._same_host(src, dst)
-        trips, _ = self._trips(src, dst, np.flatnonzero(apart))
-        for trip in trips:
-            ways: dict[int, list[int]] = {at: [] for at in trip.pairs.tolist()}
-            for piece in trip.pieces:
-                lines = zip(piece.pairs.tolist(), piece.rows.tolist(), strict=True)
-                for at, rows in lines:
-                    ways[at] += rows
-            self._draw_switches(trip, draw, ways)
-            for at, way in ways.items():
-                paths[at] = np.array(sorted(way), dtype=np.int64)
-        return paths
-
-    def _draw_switches(
-        self, trip: _Trips, draw: Floats, ways: dict[int, list[int]]
-    ) -> None:
-        """Adds to each pair's way the path between the switches that is drawn for it."""
-        for value, which in groups(trip.first * len(self.stubs.outside) + trip.last):
-            s, t = divmod(value, len(self.stubs.outside))
-            if s == t:
-                continue
-            total, path = self.net.numbered(s, t)
-            for at in trip.pairs[which].tolist():
-                ways[at] += path(int(draw[at] * total)).tolist()
-
 
 def _packed(high: Ints, low: Ints) -> Ints:
     """Two columns of numbers from 0 as one number each."""

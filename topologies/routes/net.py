@@ -7,7 +7,7 @@ first links; and likewise the paths to them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -164,11 +164,6 @@ class Net:
             else:
                 counts[at] = [self.count(*pair) for pair in ends[at].tolist()]
         return counts
-
-    def numbered(self, s: int, t: int) -> tuple[int, Callable[[int], Ints]]:
-        """How many equally good paths there are, and a function that gives the rows of the one of a number."""
-        total, path = self._router.numbered(s, t)
-        return total, lambda at: self.rows[path(at)]
 
     def lines(self, s: int, t: int, which: Ints | slice = slice(None)) -> Ints:
         """Paths between two switches in link order, one in each line: all, or those of some numbers."""

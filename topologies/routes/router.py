@@ -9,7 +9,7 @@ equal-cost paths, which share the bytes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -315,11 +315,6 @@ class Router:
                 if node not in seen:
                     seen.add(node)
                     todo.append(node)
-
-    def numbered(self, src: int, dst: int) -> tuple[int, Callable[[int], list[int]]]:
-        """How many equally good paths there are, and a function that gives the one of a number, as rows."""
-        onward, ways = self._ways(src, dst)
-        return ways[src], lambda at: self._path(src, dst, onward, ways, at)
 
     def lines(self, src: int, dst: int) -> Ints:
         """All equally good paths, counted in link order: one in each line."""

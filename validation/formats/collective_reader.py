@@ -6,7 +6,7 @@ An `env` line gives the NCCL_* settings of its label to the lines after it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from prestep.sim.collectives.plan import OPS
 from prestep.sim.errors import InputError, unknown
 from prestep.validation.formats import leafspine, records
 from prestep.validation.formats.collective_rows import (
-    CASES,
     IN_PLACE,
     ONE_WAY,
     Row,
@@ -27,22 +26,7 @@ from prestep.validation.formats.records import seconds, text_of, whole
 
 # Above this size launches are hidden behind the kernels, so eager times are times on the GPU.
 EAGER_IS_GPU = 2**22
-
-
-FILES = tuple(
-    CASES / name
-    for name in (
-        "collectives_2gpu.jsonl",
-        "collectives_4gpu.jsonl",
-        "collectives_channels_2gpu.jsonl",
-    )
-)
 KINDS = ("env", "collective", "overlap", "end")
-
-
-def read(files: Iterable[Path] = FILES) -> list[Row]:
-    """All rows that can be compared; every second size of a series is held out of fits."""
-    return [row for file in files for row in read_lines(file)[0] if not row.skip]
 
 
 def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Overlap]]:

@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 from prestep.sim.collectives.settings import Nccl
 from prestep.validation.formats import leafspine
 
-CASES = Path(__file__).parents[1] / "cases" / "h200"
 IN_PLACE = "_inplace"
 # One-way sends, and the rank that receives; all others are idle.
 ONE_WAY = {"send_0_1": 1, "send_0_last": -1}

@@ -7,7 +7,7 @@ Every kind has a module with `validate_set(name, rows, jobs)` that answers with 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -30,56 +30,18 @@ from prestep.validation.sets.sources import (
 
 #: What a set of steps is held to that states no tolerances of its own.
 USUAL_LIMITS = CASES / "h200" / "tolerances.toml"
-#: What a fitted.toml may say, which lies beside the rows: what constants were taken from.
-USES = ("traces", "steps", "memory", "times")
+#: What a fitted.toml may say, which lies beside the rows: of each constant the file that has it, its name, what of the
+#: rows was used, rows by name, files of the folder of which all rows were used, and measurements that are no steps.
 CONSTANT = Table(
     {
         "file": Text(),
         "name": Text(),
-        "used": Text(USES),
+        "used": Text(("traces", "steps", "memory", "times")),
         **dict.fromkeys(("rows", "steps_of", "other"), Items(Text())),
     },
     needed=("file", "name", "used"),
 )
 FITTED = Table({"constant": Items(CONSTANT)}, needed=("constant",))
-
-
-@dataclass(frozen=True)
-class Constant:
-    """A fitted or measured constant and its sources.
-
-    Attributes
-    ----------
-    file, name
-        Where it stands, and what it is.
-    used
-        What of the rows was used, one of `USES`.
-    rows
-        Rows by name.
-    steps_of
-        Files of the folder, all rows of which were used.
-    other
-        Measurements that are no training steps.
-    """
-
-    file: str
-    name: str
-    used: str
-    rows: Sequence[str] = ()
-    steps_of: Sequence[str] = ()
-    other: Sequence[str] = ()
-
-
-def constants_of(path: Path) -> list[Constant]:
-    """The entries of a fitted.toml.
-
-    Raises
-    ------
-    InputError
-        With every mistake in it.
-    """
-    table = schema.read(path, FITTED, "a fitted.toml")
-    return [Constant(**entry) for entry in table["constant"]]
 
 
 @dataclass(frozen=True)
@@ -126,14 +88,14 @@ class MeasuredSet:
         path = self.folder / "fitted.toml"
         if not path.exists():
             return ()  # nobody took a constant from any of the rows
-        constants = constants_of(path)
+        constants = schema.read(path, FITTED, "a fitted.toml")["constant"]
         known = {
             row.name: row.configuration
             for file in _files_beside(self.folder)
             for row in read_rows(file)
         }
-        used = {row for constant in constants for row in constant.rows}
-        whole = {file for constant in constants for file in constant.steps_of}
+        used = {row for one in constants for row in one.get("rows", ())}
+        whole = {file for one in constants for file in one.get("steps_of", ())}
         files = [file.name for file in self.folder.glob("*.jsonl")]
         wrong = [
             *(
