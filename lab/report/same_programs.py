@@ -44,7 +44,16 @@ LATENT = {
     "shared_experts": 1,
 }
 LATENT |= {"q_lora_rank": 1536, "kv_lora_rank": 512, "rope_head_dim": 64}
+PICTURES = {
+    "kind": "vit",
+    "hidden": 1024,
+    "layers": 4,
+    "heads": 16,
+    "ffn": 4096,
+    "patch": 16,
+}
 MODELS = {
+    "vit": PICTURES,
     "llama": PLAIN,
     "mixtral": PLAIN | ROUTED,
     "deepseek": PLAIN | ROUTED | LATENT,
@@ -81,6 +90,11 @@ CASES: dict[str, dict[str, Any]] = {
         "own": True,
     },
     "mixtral compiled": {"layer": "mixtral", "compile": True},
+    "vit": {"layer": "vit", "batch": 64},
+    "vit ddp 4": {"layer": "vit", "batch": 64, "mode": "ddp", "world": 4},
+    "vit fsdp 4": {"layer": "vit", "batch": 64, "mode": "fsdp", "world": 4},
+    "vit checkpointed": {"layer": "vit", "batch": 64, "checkpoint": True},
+    "vit compiled": {"layer": "vit", "batch": 64, "compile": True},
     "deepseek": {"layer": "deepseek"},
     "deepseek fsdp 4": {"layer": "deepseek", "mode": "fsdp", "world": 4},
     "deepseek checkpointed": {"layer": "deepseek", "checkpoint": True},
@@ -128,7 +142,8 @@ def program_of(case: dict[str, Any], recording: Path) -> Path:
 def scenario_of(case: dict[str, Any], cluster: str) -> dict[str, Any]:
     world, mode = case.get("world", 1), case.get("mode", "single")
     parallel: dict[str, Any] = {"dp": world, "data_parallel": "none"}
-    training: dict[str, Any] = {"seq_len": 4096, "micro_batch": 1}
+    batch, length = (64, 197) if case.get("layer") == "vit" else (1, 4096)
+    training: dict[str, Any] = {"seq_len": length, "micro_batch": batch}
     pytorch: dict[str, Any] = {}
     if mode == "ddp":
         parallel |= {"data_parallel": "ddp", "gradient_as_bucket_view": True}

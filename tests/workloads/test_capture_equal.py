@@ -242,6 +242,20 @@ for _ in range(4):
     optimizer.step()
     optimizer.zero_grad()
 """
+#: A vision transformer of timm.
+PICTURES = """
+import torch
+from timm.models.vision_transformer import VisionTransformer
+sizes = {"img_size": 64, "patch_size": 16, "embed_dim": 256, "depth": 2, "num_heads": 4, "num_classes": 128}
+model = VisionTransformer(**sizes).cuda().to(torch.bfloat16)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+images = torch.zeros(2, 3, 64, 64, dtype=torch.bfloat16, device="cuda")
+classes = torch.zeros(2, dtype=torch.int64, device="cuda")
+for _ in range(4):
+    torch.nn.functional.cross_entropy(model(images), classes).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
 #: The experts with which steps of mixtures were measured: sorted tokens, experts one after the other.
 EXPERTS = "from prestep.validation.measure.models import Experts"
 MODEL = {
@@ -334,6 +348,20 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
         RESNET,
         {"model": {"name": "resnet50"}, "training": {"framework": "pytorch-eager"}},
     ),
+    "pictures in patches": (
+        PICTURES,
+        {
+            "model": {
+                "kind": "vit",
+                "hidden": 256,
+                "layers": 2,
+                "heads": 4,
+                "ffn": 1024,
+            }
+            | {"patch": 16, "image_size": 64, "classes": 128},
+            "training": {"seq_len": 17},
+        },
+    ),
     "fp32": (plain(DTYPE="torch.float32"), precise("fp32")),
     "tf32": (
         "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
@@ -401,6 +429,8 @@ def test_a_model_asks_for_the_operations_of_its_program(
 ) -> None:
     """Operator, types, shapes, strides and order; forward and backward."""
     program, said = SAME[name]
+    if "timm" in program:
+        pytest.importorskip("timm")
     program_of = recorded(program, tmp_path)
     model = written(said, monkeypatch)
     for place, (one, other) in enumerate(zip(model, program_of, strict=False)):

@@ -20,7 +20,7 @@ class Keys(Generic[N]):
     file: str | N = key(
         None, "TOML model, Hugging Face config.json, Megatron arguments or a capture"
     )
-    kind: Literal["transformer", "mlp", "resnet", "program"] | N = key(
+    kind: Literal["transformer", "vit", "mlp", "resnet", "program"] | N = key(
         None, "family, for a model written inline"
     )
     hidden: int | N = key(None, "width of the residual stream", limits.WIDTH)
@@ -171,9 +171,10 @@ class Keys(Generic[N]):
         None, "mlp: widths from input to output", limits.INNER_WIDTH
     )
     image_size: int | N = key(
-        None, "resnet: pixels on a side; default 224", limits.WIDTH
+        None, "resnet, vit: pixels on a side; default 224", limits.WIDTH
     )
-    classes: int | N = key(None, "resnet: outputs; default 1000", limits.WIDTH)
+    patch: int | N = key(None, "vit: pixels on a side of a patch", limits.WIDTH)
+    classes: int | N = key(None, "resnet, vit: outputs; default 1000", limits.WIDTH)
 
 
 @dataclass(frozen=True)

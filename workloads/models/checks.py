@@ -76,7 +76,8 @@ _REFERENCE = {"kind", "name", "file"}
 
 _OWN = {
     "transformer": {entry.name for entry in fields(Model)}
-    - {"sizes", "image_size", "classes"},
+    - {"sizes", "image_size", "classes", "patch"},
+    "vit": set(words("hidden layers heads ffn patch image_size classes")),
     "mlp": {"sizes", "activation", "bias"},
     "resnet": {"layers", "image_size", "classes"},
     "program": set(),
@@ -87,7 +88,8 @@ def foreign(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
     """Keys that a model of this kind would ignore."""
     given = [e.name for e in fields(Model) if getattr(said, e.name) is not None]
     return [
-        Mistake(where, f"model.{key}", "a key", f"no such key for a {spec.kind}")
+        Mistake(where, f"model.{key}", "a key", f"no such key for a {kind}")
+        for kind in (said.kind or spec.kind,)
         for key in given
-        if key not in _OWN[spec.kind] | _REFERENCE
+        if key not in _OWN[kind] | _REFERENCE
     ]

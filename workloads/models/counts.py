@@ -104,10 +104,13 @@ def stage_parameters(
             norm_parameters(m, m.hidden) if m.embedding_norm else 0
         )
         total += m.max_positions * m.hidden if m.positions == "learned" else 0
+        if m.patch:  # a convolution, the class's token and positions
+            total += m.hidden * (3 * m.patch**2 + 2 + m.tokens)
     if last:
         total += norm_parameters(m, m.hidden) + (
             0 if m.tied_embeddings else m.vocab * m.hidden
         )
+        total += m.classes * (m.hidden + 1) if m.patch else 0
         total += m.further_layers * prediction_parameters(m)
         total += compressed.contraction_parameters(m) if m.streams > 1 else 0
     return total
@@ -140,7 +143,7 @@ def pairs(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
     window = m.window_of(layer)
     if window and window < seq:
         return window - window**2 / (2 * seq)
-    return seq / 2 if causal else float(seq)
+    return seq / 2 if causal and not m.patch else float(seq)
 
 
 def attention_flops(m: ModelSpec, seq: int, causal: bool = True) -> float:

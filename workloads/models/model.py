@@ -28,6 +28,7 @@ ARGUMENTS = (".txt", ".sh", ".yaml", ".yml", ".args")
 
 _REQUIRED = {
     "transformer": ("hidden", "layers", "heads", "ffn", "vocab"),
+    "vit": ("hidden", "layers", "heads", "ffn", "patch"),
     "mlp": ("sizes",),
     "resnet": ("layers",),
     PROGRAM: (),
@@ -57,6 +58,11 @@ class ModelSpec(Keys[Never]):
     def further_layers(self) -> int:
         """Layers of multi-token prediction that have parameters of their own."""
         return min(self.mtp_layers, 1) if self.mtp_shared else self.mtp_layers
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of a picture, the class's among them; 0 where tokens are words."""
+        return (self.image_size // self.patch) ** 2 + 1 if self.patch else 0
 
     @property
     def latent(self) -> bool:
@@ -236,6 +242,7 @@ def _complete(section: Model, name: str, where: str) -> ModelSpec:
     InputError.check(mistakes)
     complete = {
         "transformer": _transformer,
+        "vit": _vit,
         "mlp": _mlp,
         "resnet": _resnet,
         PROGRAM: lambda *_: (ModelSpec(name=name, kind=PROGRAM), []),
@@ -274,6 +281,18 @@ def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mista
         Mistake(where, f"model.{key}", found, expected)
         for key, found, expected in wrong
     ]
+    return spec, mistakes
+
+
+def _vit(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
+    """A vision transformer as timm's: layer norms, biases, GELU; its tokens are patches of a picture and one more."""
+    decided: dict[str, Any] = {"gated": False, "bias": True, "norm": "layer"}
+    decided |= {"image_size": s.image_size or 224, "classes": s.classes or 1000}
+    plain = replace(s, kind="transformer", positions="none", **decided)
+    spec, mistakes = _transformer(plain, name, where)
+    if spec.image_size % spec.patch:
+        expected = f"a divisor of image_size = {spec.image_size}"
+        mistakes.append(Mistake(where, "model.patch", str(spec.patch), expected))
     return spec, mistakes
 
 

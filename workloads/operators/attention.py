@@ -175,9 +175,10 @@ def heads_behind(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class Fused:
-    """A call of causal ``scaled_dot_product_attention`` by "cudnn", "flash" or "efficient", and that of its gradients.
+    """A call of ``scaled_dot_product_attention`` by "cudnn", "flash" or "efficient", and that of its gradients.
 
     `q`, `k` and `v` are (batch, heads, tokens, width) each; `keeps`: the sums of rows are kept for a backward pass.
+    Without `causal` every token sees all, which is what the operators do if nothing is said.
     """
 
     backend: str
@@ -185,6 +186,7 @@ class Fused:
     k: Operand
     v: Operand
     keeps: bool
+    causal: bool = True
 
     @property
     def name(self) -> str:
@@ -211,10 +213,15 @@ class Fused:
         results = y, self._sums, *self._random
         if self.backend == "flash":
             debug = Operand(y.dtype, (0,))
-            arguments = self.q, self.k, self.v, 0.0, True
-            return Operation(f"{self.name}.default", arguments, (), (*results, debug))
-        plain = self.q, self.k, self.v, None, self.keeps, 0.0, True
+            plain = self.q, self.k, self.v, *self._how
+            return Operation(f"{self.name}.default", plain, (), (*results, debug))
+        plain = self.q, self.k, self.v, None, self.keeps, *self._how
         return Operation(f"{self.name}.default", plain, (), results)
+
+    @property
+    def _how(self) -> tuple[float, bool] | tuple[()]:
+        """Share that is dropped, and causal, where that is not what nothing says."""
+        return (0.0, True) if self.causal else ()
 
     def backward(self, g: Operand, y: Operand, grads: Sequence[Operand]) -> Operation:
         """With the gradient of the output ``y``, and those of queries, keys and values."""
@@ -224,13 +231,15 @@ class Fused:
         kept = (y, self._sums)
         if self.backend == EFFICIENT:
             wanted = True, True, True, False
-            plain = g, *tensors, None, *kept, *random, 0.0, wanted, True
+            last = (True,) if self.causal else ()
+            plain = g, *tensors, None, *kept, *random, 0.0, wanted, *last
             return Operation(name, plain, (), tuple(grads))
         if self.backend == "flash":
-            packed = g, *tensors, *kept, None, None, *tokens, 0.0, True, *random
+            how = *tokens, 0.0, self.causal
+            packed = g, *tensors, *kept, None, None, *how, *random
             return Operation(name, packed, (), tuple(grads))
-        masked = g, *tensors, *kept, *random, None, None, None, *tokens, 0.0, True
-        return Operation(name, masked, (), tuple(grads))
+        beside = *random, None, None, None, *tokens, 0.0, self.causal
+        return Operation(name, (g, *tensors, *kept, *beside), (), tuple(grads))
 
     def output_strides(self, q: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Of the output: as queries lie, but for memory-efficient attention."""

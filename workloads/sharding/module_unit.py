@@ -62,21 +62,22 @@ class ModuleUnit(ShardedUnit):
     def _part(self, mesh: Mesh) -> Part:
         """All parameters; those of a flat parameter have gradients if one of them has."""
         narrow, flat = self.t.itemsize, self.policy.flat
-        wide = self.policy.reduced[0]
+        wide, ranks = self.policy.reduced[0], 1 if flat else mesh.group.size
+        count = {p: padded(p, ranks) for p in self.parameters}
         trained = self.parameters if flat and self.trained else self.trained
-        full = sum(p.size for p in self.parameters)
-        gradient = sum(p.size for p in trained)
-        elements = sum(p.elements for p in trained)
+        full = float(sum(p.itemsize * n for p, n in count.items()))
+        gradient = float(sum(p.itemsize * count[p] for p in trained))
+        elements = sum(count[p] for p in trained)
         return Part(
             mesh,
-            sum(p.elements for p in self.parameters),
+            sum(count.values()),
             elements,
             full,
-            sum(p.stored_size for p in self.parameters),
-            float(self.policy.sent * sum(p.elements for p in self.parameters)) or full,
+            float(sum(p.stored * n for p, n in count.items())),
+            float(self.policy.sent * sum(count.values())) or full,
             gradient,
             float(wide * elements) if wide else gradient,
-            sum(p.stored_size for p in trained),
+            float(sum(p.stored * count[p] for p in trained)),
             narrow,
             tensors=len(self.parameters),
         )
@@ -98,7 +99,7 @@ class ModuleUnit(ShardedUnit):
             host.keep("parameters", part.full / part.narrow / ranks)
             host.keep("gradients", part.gradient / part.narrow / ranks)
             return []
-        each = [p.stored_size / ranks for p in self.parameters]
+        each = [p.stored * padded(p, ranks) / ranks for p in self.parameters]
         sizes = [part.stored / ranks] if self.policy.flat else each
         return storages(self.t.memory, sizes, "parameters")
 
@@ -106,7 +107,9 @@ class ModuleUnit(ShardedUnit):
         """What this rank keeps of every parameter, as the optimizer sees it."""
         kept = []
         for p in self.trained:
-            shard = Tensor(None, (-(-p.elements // self.part.ranks),), p.itemsize)
+            ranks = self.part.ranks
+            count = p.elements if self.policy.flat else padded(p, ranks)
+            shard = Tensor(None, (-(-count // ranks),), p.itemsize)
             shard.name, shard.whole, shard.stored = p.name, p.shape, p.stored
             kept.append(shard)
         return kept
@@ -326,3 +329,9 @@ class ModuleUnit(ShardedUnit):
         if not self.keep:
             self.grad = None
         self.flow.sending, self.sent_gradients = None, self.keep
+
+
+def padded(p: Tensor, ranks: int) -> int:
+    """Elements of a parameter whose first dimension is padded so that every rank has as many rows."""
+    rows = p.shape[0] if p.shape else 1
+    return -(-rows // ranks) * ranks * (p.elements // rows)

@@ -8,6 +8,7 @@ from functools import partial
 
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.torch.again import Again, Kept
+from prestep.workloads.torch.functional import AGAIN
 from prestep.workloads.torch.tape import Tape, Tensor
 
 
@@ -87,7 +88,7 @@ class _Region:
         stops_early = t.choices is None or t.choices.since(2, 1)
         if results is not None:
             t.drop, t.drop_collective = results.dropped(), results.drops_collective
-        with t.saved_by("saved_tensor_again"):
+        with t.saved_by(AGAIN):
             run = partial(self.forward, x)
             y = t.recompute(run) if stops_early else run()
         t.drop = t.drop_collective = None

@@ -76,18 +76,22 @@ def in_window(samples: int, tokens: int, window: int) -> tuple[int, int]:
     return max(1, round(samples * (2 * tokens / block - 1))), block
 
 
-def attention(t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int = 0) -> Tensor:
-    """Causal attention over this rank's heads; ranks that exchange heads for tokens have all tokens meanwhile.
+def attention(
+    t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int = 0, causal: bool = True
+) -> Tensor:
+    """Attention over this rank's heads; ranks that exchange heads for tokens have all tokens meanwhile.
 
     `window`: tokens that a query looks back, 0: all.
     """
     if t.heads is None:
-        return _attention(t, q, k, v, window)
+        return _attention(t, q, k, v, window, causal)
     q, k, v = (torch_context.to_heads(t, x, t.heads) for x in (q, k, v))
-    return torch_context.to_tokens(t, _attention(t, q, k, v, window), t.heads)
+    return torch_context.to_tokens(t, _attention(t, q, k, v, window, causal), t.heads)
 
 
-def _attention(t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
+def _attention(
+    t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int, causal: bool
+) -> Tensor:
     """Scaled-dot-product attention, by cuDNN if nothing is said: saves q, k, v, output and a float per row."""
     if heads_last(t):
         return triton_attention(t, q, k, v)
@@ -95,7 +99,7 @@ def _attention(t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int) -> Tensor:
     t.saves(FUSED)
     if t.plain:  # memory-efficient attention knows no groups
         k, v = (for_every_head(t, x, q.shape[1]) for x in (k, v))
-    work = _Attention.of(t, q, k, v, window)
+    work = _Attention.of(t, q, k, v, window, causal)
     if t.ring is None:
         work.launch(t, work.forward)
         return _attended(t, q, k, v, work.out.strides, work.gradients)
@@ -118,14 +122,16 @@ class _Attention:
     out: Operand
 
     @classmethod
-    def of(cls, t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int) -> _Attention:
+    def of(
+        cls, t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int, causal: bool
+    ) -> _Attention:
         flash2 = t.choices is not None and t.choices.attention == "flash2"
         backend = EFFICIENT if t.plain else "flash" if flash2 else "cudnn"
         whole = q.shape[0], q.shape[2]
         seen = in_window(*t.documents(*whole), window)
         keeps = t.grad_enabled and any(x.requires_grad for x in (q, k, v))
         first, second, third = (_seen(x.operand, whole, seen) for x in (q, k, v))
-        call = Fused(backend, first, second, third, keeps)
+        call = Fused(backend, first, second, third, keeps, causal)
         shape = (*q.shape[:-1], v.shape[-1])
         out = Operand(call.q.dtype, shape, call.output_strides(q.operand, shape))
         return cls(call, out)

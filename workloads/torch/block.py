@@ -27,7 +27,7 @@ from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
     from prestep.workloads.torch import adapter as adapters
-    from prestep.workloads.torch import latent_attention, liger, moe
+    from prestep.workloads.torch import latent_attention, liger, moe, vision
 
 
 class Attention(Module):
@@ -130,7 +130,7 @@ class Attention(Module):
 class Norm(Module):
     def __init__(self, t: Tape, m: ModelSpec) -> None:
         super().__init__()
-        self.kind = m.norm
+        self.kind, self.least = m.norm, 1e-6 if m.patch else None
         for name in ("weight", "bias")[: 2 if m.norm_bias else 1]:
             self.add(t, m.hidden, name=name)
 
@@ -141,7 +141,7 @@ class Norm(Module):
     def _normed(self, t: Tape, x: Tensor) -> Tensor:
         if self.kind == "rms" and t.by_liger("rms_norm"):
             return liger.rms_norm(t, x, self.parameters[0])
-        return F.norm(t, self.kind, x, self.parameters)
+        return F.norm(t, self.kind, x, self.parameters, self.least)
 
 
 class Block(Module):
@@ -238,6 +238,8 @@ class BlockParallel:
         self, t: Tape, m: ModelSpec, window: int
     ) -> Attention | latent_attention.LatentAttention:
         """A block's attention: over this rank's heads, of so many tokens (0: all)."""
+        if m.patch:
+            return vision.VisionAttention(t, m)
         if m.latent:
             whole = self.whole_projections
             return latent_attention.LatentAttention(t, m, self.shards, whole)

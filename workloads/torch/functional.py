@@ -24,6 +24,7 @@ with lazily():
 Step = Callable[[Tape, Tensor], Tensor]
 
 WIDE = 4  # bytes of an element in fp32
+AGAIN = "saved_tensor_again"  # what hooks of a region cost that runs again
 #: Operators of norms, how many statistics of a row they keep in fp32 (and weights they have), and their epsilon.
 NORMS = {"rms": ("_fused_rms_norm", 1, None), "layer": ("native_layer_norm", 2, 1e-5)}
 
@@ -74,15 +75,19 @@ def product(
         del whole
         y = y.view(*x.shape[:-1], out_features)
     kept = x if w.requires_grad else Tensor(None, x.shape, x.itemsize)
-    layer = _Linear(t, kept, w, bias, dtype, x.requires_grad, summed)
+    packed = t.hooked == AGAIN
+    layer = _Linear(t, kept, w, bias, dtype, x.requires_grad, summed, packed)
     # The input comes first: its gradient is merged before the leaves' hooks run.
     inputs = [x, w] if bias is None else [x, bias, w]
     return t.apply(y, inputs, layer.backward)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Linear:
-    """A linear layer that has run: what its backward needs, and whether the input needs a gradient."""
+    """A linear layer that has run: what its backward needs, and whether the input needs a gradient.
+
+    `packed`: a checkpoint's hooks hold what it saves, and let go as the products have it, before the bias is summed.
+    """
 
     t: Tape
     x: Tensor
@@ -91,6 +96,7 @@ class _Linear:
     dtype: str
     needs_x: bool
     summed: Step | None = None
+    packed: bool = False
 
     def backward(self, g: Tensor) -> list[Tensor | None]:
         """Gradients of the inputs.
@@ -106,6 +112,8 @@ class _Linear:
             gw = later(t, self.w, weight_grad)
             return [self._data_grad(g), gw]
         gx, gw = self._data_grad(g), later(t, self.w, weight_grad)
+        if self.packed and t.deferred is None:
+            self.x = Tensor(None, self.x.shape, self.x.itemsize)
         trains = self.bias.requires_grad
         return [gx, self._bias_grad(g, self.bias) if trains else None, gw]
 
@@ -207,17 +215,19 @@ def gated(t: Tape, kind: str, x: Tensor, factor: Tensor) -> Tensor:
     return t.apply(t.empty(shape, itemsize), [x, factor], backward)
 
 
-def norm(t: Tape, kind: str, x: Tensor, weights: list[Tensor]) -> Tensor:
+def norm(
+    t: Tape, kind: str, x: Tensor, weights: list[Tensor], least: float | None = None
+) -> Tensor:
     """RMSNorm or LayerNorm over the last axis: saves its input and the statistics of each row."""
     if kind == "rms" and t.written_out:
         return written_out.rms_norm(t, x, weights[0])
-    name, count, least = NORMS[kind]
+    name, count, usual = NORMS[kind]
     t.cpu("norm")
     t.saves(1 + count + len(weights))
     y = t.empty(x.shape, x.itemsize)
     statistics = [t.empty((*x.shape[:-1], 1), WIDE) for _ in range(count)]
     padded = (*weights, *(None,) * (count - len(weights)))
-    arguments = x, x.shape[-1:], *padded, least
+    arguments = x, x.shape[-1:], *padded, least or usual
     aten.call(t, norms.forward, f"{name}.default", arguments, y, "", *statistics)
     layer = _Norm(t, name, x, padded, statistics, x.requires_grad)
     return t.apply(y, [x, *weights], layer.backward)

@@ -36,6 +36,7 @@ with lazily():
         liger,
         low_rank,
         mlp,
+        vision,
         written_out,
     )
 
@@ -87,9 +88,7 @@ class WrappedModel(Replica):
     def stage(self, index: int, cuts: Sequence[range]) -> pipeline.Stage:
         """A stage with its part of the model; `cuts` has the layers of every stage."""
         first, last = index == 0, index == len(cuts) - 1
-        net = Transformer(
-            self.tape, self.spec, cuts[index], first, last, self._parallel()
-        )
+        net = self._net(cuts[index], first, last)
         own = self._adapted(net)
         averaged = self._averaged(net)
         self.averaged += averaged
@@ -123,7 +122,10 @@ class WrappedModel(Replica):
         t, m = self.tape, self.spec
         training, parts = self.job.training, self.job.parallel.cp
         tokens = (training.micro_batch, training.seq_len // parts)
-        net = Transformer(t, m, range(m.layers), True, True, self._parallel())
+        net = self._net(range(m.layers), True, True)
+        if m.patch:
+            pictures = float(t.itemsize * tokens[0] * 3 * m.image_size**2)
+            self.resident.append(Storage(t.memory, pictures, "buffers"))
         self.parameter_count = self._count(net)
         self.parameters = self._adapted(net)
         if self.shards_parameters:
@@ -137,6 +139,11 @@ class WrappedModel(Replica):
                 [], lambda: self._losses(net.outputs(t, tokens, self.run_block))
             )
         )
+
+    def _net(self, layers: range, first: bool, last: bool) -> Transformer:
+        """The model, or a stage of it."""
+        kind = vision.VisionTransformer if self.spec.patch else Transformer
+        return kind(self.tape, self.spec, layers, first, last, self._parallel())
 
     def _under_autocast(self, forward: Callable[[], Tensor]) -> Callable[[], Tensor]:
         """A forward pass that casts its weights first, where they are in fp32 and no FSDP casts them."""

@@ -34,6 +34,12 @@ def rope(x, cosines, sines):
     return torch.cat((one * cosines - two * sines, two * cosines + one * sines), -1)
 
 
+def repeated(x, heads):
+    batch, groups, length, width = x.shape
+    whole = x[:, :, None].expand(batch, groups, heads // groups, length, width)
+    return whole.reshape(batch, heads, length, width)
+
+
 class Attention(nn.Module):
     def __init__(self, heads, groups):
         super().__init__()
@@ -48,6 +54,10 @@ class Attention(nn.Module):
             for p in (self.wq, self.wk, self.wv)
         )
         q, k = rope(q, *tables), rope(k, *tables)
+        if (
+            torch.float32 == DTYPE and k.shape[1] < q.shape[1]
+        ):  # no fused kernel of 32 bits knows groups
+            k, v = (repeated(x, q.shape[1]) for x in (k, v))
         o = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
         )
@@ -187,9 +197,30 @@ def adamw(parameters):
     return torch.optim.AdamW(parameters, fused=True)
 
 
+def layers_of(net):
+    return net.blocks if CASE["layer"] == "vit" else net.layers
+
+
+def pictures():
+    """timm's ViT-L/16 with a sixth of its blocks, and what it reads."""
+    from timm.models.vision_transformer import VisionTransformer
+
+    net = VisionTransformer(embed_dim=1024, depth=4, num_heads=16)
+    images = torch.zeros(BATCH, 3, 224, 224)
+    classes = torch.zeros(BATCH, dtype=torch.int64)
+    return net, images, classes, F.cross_entropy
+
+
+def texts():
+    words = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
+    return Decoder(), words, words, loss
+
+
 def compiled(net):
-    for layer in net.layers:
-        if CASE.get("checkpoint") == "within":
+    for layer in layers_of(net):
+        if CASE.get("checkpoint") == "within" or (
+            CASE.get("checkpoint") and CASE["layer"] == "vit"
+        ):
             inner = layer.forward
             layer.forward = lambda *x, inner=inner: checkpoint(
                 inner, *x, use_reentrant=False
@@ -216,6 +247,8 @@ def spread(net):
     elif mode in ("fsdp", "tp"):
         from prestep.validation.measure.sharded import sharded
 
+        if CASE["layer"] == "vit":
+            net.layers = net.blocks
         if mode == "tp":
             for layer in net.layers:
                 layer.attn = layer.attention
@@ -249,13 +282,12 @@ def main():
     if CASE.get("mode") == "pp":
         staged()
         return
-    net = Decoder()
+    net, inputs, labels, judge = pictures() if CASE["layer"] == "vit" else texts()
     compiled(net)
     net, optimizer = spread(net)
-    words = torch.zeros(BATCH, LENGTH, dtype=torch.int64)
     for _ in range(4):
         with torch.autocast("cuda", torch.bfloat16, enabled=bool(CASE.get("autocast"))):
-            out = loss(net(words), words)
+            out = judge(net(inputs), labels)
         out.backward()
         optimizer.step()
         optimizer.zero_grad()
@@ -267,7 +299,7 @@ def staged():
     net = Decoder(RANK == 0, RANK == WORLD - 1, LAYERS // WORLD)
     compiled(net)
     stage = PipelineStage(net, RANK, WORLD, torch.device("cuda", RANK))
-    schedule = Schedule1F1B(stage, 2, loss_fn=loss)
+    schedule = Schedule1F1B(stage, 2, loss_fn=loss, scale_grads=False)  # as torchtitan
     optimizer = adamw(net.parameters())
     words = torch.zeros(2 * BATCH, LENGTH, dtype=torch.int64)
     for _ in range(4):

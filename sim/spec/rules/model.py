@@ -18,6 +18,9 @@ with lazily():
 #: Tokens spread over experts alike.
 EVEN = "uniform"
 
+#: Frameworks that train vision transformers.
+PICTURES = "pytorch-eager", "pytorch-compiled"
+
 
 def expert_ranks(s: Scenario) -> Iterator[Mistake]:
     p, whole = s.parallel, s.parallel.etp == 1 and s.parallel.tp > 1
@@ -82,6 +85,22 @@ def _tensor(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
             divisor = " or a divisor" if key == "kv_heads" and shares else ""
             expected = f"a multiple{divisor} of tp = {tp}"
             yield Mistake(s.where, f"model.{key}", str(count), expected)
+
+
+def _pictures(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
+    """A vision transformer's tokens are a picture's; every rank has whole layers."""
+    if not model.patch:
+        return
+    if s.training.seq_len != model.tokens:
+        found, expected = str(s.training.seq_len), f"{model.tokens}: a picture's tokens"
+        yield Mistake(s.where, "training.seq_len", found, expected)
+    for key in ("tp", "cp"):
+        if (count := getattr(s.parallel, key)) > 1:
+            expected = "1: layers of a vision transformer are not cut"
+            yield Mistake(s.where, f"parallel.{key}", str(count), expected)
+    if (name := s.training.framework) not in PICTURES:
+        expected = f"{' or '.join(PICTURES)}: the model is a vision transformer"
+        yield Mistake(s.where, "training.framework", name, expected)
 
 
 def rings(s: Scenario) -> Iterator[Mistake]:
@@ -158,6 +177,10 @@ RULES: list[Rule] = [
         _layers,
     ),
     ("parallel.tp model.heads model.kv_heads model.ffn", _tensor),
+    (
+        "training.seq_len training.framework parallel.tp parallel.cp model.kind",
+        _pictures,
+    ),
     ("parallel.tp parallel.cp parallel.ring_degree model.heads", _exchanged_heads),
     (
         "parallel.tp parallel.etp model.experts model.shared_experts model.moe_ffn",
