@@ -28,7 +28,7 @@ BLOCK = re.compile(
 )
 Prestep = Callable[..., str]
 EXAMPLES = dict(BLOCK.findall(PAGE))
-PROJECT = re.search(r"```ini\n(.*?)```", PAGE, re.DOTALL)
+PROJECT = (EXAMPLE / "pyproject.toml").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module")
@@ -42,13 +42,15 @@ def house(tmp_path_factory: pytest.TempPathFactory) -> Path:
             ROOT / package, place / package, copy_function=os.link, ignore=ignored
         )
     shutil.copy(ROOT / "cli.py", place / "cli.py")
-    assert PROJECT and len(EXAMPLES) == 3
+    assert len(EXAMPLES) == 3
+    shown = re.findall(r"```ini\n(.*?)```", PAGE, re.DOTALL)[0]
+    assert set(shown.splitlines()) <= set(PROJECT.splitlines())
     written = tmp_path_factory.mktemp("acme")
     package = shutil.copytree(EXAMPLE / "prestep_acme", written / "prestep_acme")
     for name, code in EXAMPLES.items():
         (package / name).write_text(code, encoding="utf-8")
     (package / "libtorch.toml").write_text(block("A framework"), encoding="utf-8")
-    install(PROJECT[1], written, place)
+    install(PROJECT, written, place)
     return place
 
 

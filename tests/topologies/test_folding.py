@@ -168,3 +168,38 @@ def test_the_same_cluster_gives_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "b.svg").read_text("utf-8") == text
     assert ElementTree.fromstring(text).tag == "{http://www.w3.org/2000/svg}svg"
     assert "dgx-h100-superpod" in text and "<style>" in text
+
+
+def test_groups_of_a_dragonfly_stand_side_by_side(tmp_path: Path) -> None:
+    """The first and the last are drawn, by name, with cables among switches and between groups; all hosts are counted."""
+    file = tmp_path / "dragonfly.toml"
+    file.write_text('family = "dragonfly"\nhosts = 24\n', encoding="utf-8")
+    text = str(draw(load_cluster(file), with_host=False))
+    words = [node.text for node in ElementTree.fromstring(text).iter("text")]
+    assert {"24 switches", "24 hosts", "group0"} <= set(words)
+    assert {"local: 3 × 48 GB/s per switch", "global: 15 × 48 GB/s in all"} <= set(
+        words
+    )
+    assert text.count('class="group"') == 2
+
+
+def test_one_plane_of_several_is_drawn() -> None:
+    """Planes are alike: the words beside a row count all of their switches."""
+    text = str(draw(load_cluster("spectrum-x-b300"), with_host=False))
+    assert "128 spine switches" in text and "in 4 planes; one is drawn" in text
+    assert "plane0/spine0" in text and "plane1" not in text
+
+
+def test_cables_are_counted_at_their_lower_end() -> None:
+    """What a leaf can send up is what oversubscription is judged by, however few leaves there are."""
+    fabric = load_cluster("roce-h100", 4)
+    assert ">16 × 48 GB/s per leaf<" in str(draw(fabric, with_host=False))
+
+
+def test_gpus_that_no_switch_joins_hang_below_their_row() -> None:
+    """Links among the lowest row of a host do not cross the cables that it hangs from."""
+    root = ElementTree.fromstring(str(draw(load_cluster("mi300x"))))
+    arcs = [p.get("d", "") for p in root.iter("path") if "Q" in p.get("d", "")]
+    low = [float(y) for d in arcs for y in [d.split("Q")[0].split(",")[1]]]
+    high = [float(d.split("Q")[1].split(" ")[0].split(",")[1]) for d in arcs]
+    assert sum(turn > edge for edge, turn in zip(low, high, strict=True)) >= 21

@@ -11,15 +11,17 @@ import numpy as np
 
 from prestep.sim import files
 from prestep.sim.markup import Markup, box, drawing, label
+from prestep.topologies.core.kinds import TIERS
 from prestep.topologies.core.links import Ints
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.show import inside, labels
-from prestep.topologies.show.folding import Folded, class_of, fold
+from prestep.topologies.show.folding import Edge, Folded, class_of, fold
 from prestep.topologies.show.parts import (
     MOST_PARTS,
     MOST_SWITCHES,
     Part,
     parts_of,
+    planes_of,
     shown,
     some,
 )
@@ -29,6 +31,7 @@ WIDTH, MARGIN = 1100.0, 180.0  # of the drawing, and of its left column of words
 _SWITCH, _DOWN = (52.0, 26.0), 92.0  # a switch; from row to row
 _PORT, _BETWEEN = 14.0, 16.0  # a port of a host with the gap beside it; between parts
 _HOST = 62.0  # height of a host
+_ARCS = 34.0  # room above a row for cables among its switches
 
 Point = tuple[float, float]
 #: What a caller draws over cables of a folded edge: (edge, path) -> elements; nothing by default.
@@ -53,7 +56,8 @@ def style() -> str:
 
 def write(fabric: Fabric, path: Path) -> None:
     """Writes a drawing as an SVG of its own."""
-    words = f"<style>{style()}</style>"
+    scheme = ":root { color-scheme: light dark; }"  # the ground follows the ink
+    words = f"<style>{scheme}\n{style()}</style>"
     text = draw(fabric, titled=True).replace(
         "<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1
     )
@@ -122,17 +126,21 @@ def _network(sheet: Sheet, whole: Part, top: float) -> Point:
     widths = MOST_PARTS[min(3, whole.levels)]
     wanted = _width(sheet.fabric, whole, widths)
     left = MARGIN + max(0.0, (WIDTH - MARGIN - wanted) / 2)
-    low = _part(sheet, whole, widths, (left, top + 4), wanted)
+    room = _ARCS * (not whole.kind and len(whole.parts) > 1)
+    low = _part(sheet, whole, widths, (left, top + 4 + room), wanted)
+    planes = len(planes_of(sheet.fabric))
     narrow = {
-        tier.kind: tier for tier in oversubscription(sheet.fabric) if tier.most > 1.01
+        tier.kind: tier.most
+        for tier in oversubscription(sheet.fabric)
+        if tier.most > 1.01
     }
     for kind, y in sheet.rows.items():
         sheet.words.append(label(_counted(sheet.fabric, kind), 0, y))
-        if kind in narrow:
-            ratio = str(narrow[kind]).removeprefix(f"{kind} ")
-            sheet.words.append(
-                label(f"oversubscribed {ratio}", 0, y + 20, class_="soft")
-            )
+        below = [f"oversubscribed {narrow[kind]:.3g}:1"] if kind in narrow else []
+        if planes > 1 and kind in TIERS[1:]:
+            below.insert(0, f"in {planes} planes; one is drawn")
+        for at, said in enumerate(below):
+            sheet.words.append(label(said, 0, y + 20 + 14 * at, class_="soft"))
     return low, max(WIDTH, left + wanted + 10)
 
 
@@ -145,7 +153,8 @@ def _counted(fabric: Fabric, kind: str) -> str:
         k == kind and h < 0
         for k, h in zip(fabric.nodes.kinds, host_at.tolist(), strict=True)
     )
-    name = kind if kind in ("network", "nvswitch") else f"{kind} switch"
+    own = kind in ("network", "nvswitch", "switch")
+    name = kind if own else f"{kind} switch"
     return f"{number:,} {name}{'' if number == 1 else 'es'}".replace(
         "networkes", "networks"
     )
@@ -181,11 +190,15 @@ def _part(
     under = (
         part.kind == "nvswitch"
     )  # NVLink switches of a rack stand below its hosts: cables of the network go up
+    if _joined(sheet.fabric, part.switches):
+        top += _ARCS
+        place = left, top
     below = top if under or not len(part.switches) else top + _SWITCH[1] + _DOWN
     items = shown(sheet.fabric, part, most[0])
     widths = [_width(sheet.fabric, one.item, most[_deeper(part) :]) for one in items]
     gap = (wide - sum(widths)) / (len(items) + 1) if items else 0.0
-    x, low = left + gap, below
+    x, low, captions = left + gap, below, False
+    own = _name(sheet.fabric, part)
     for one, needed in zip(items, widths, strict=True):
         framed = one.item.kind != "host" and len(part.parts) > 1
         inner = below + (10 if framed else 0)
@@ -195,18 +208,16 @@ def _part(
             sheet.shapes.insert(
                 0, box(x - 6, below, needed + 12, end - below, class_="group", rx=8)
             )
+        name = _name(sheet.fabric, one.item) if framed else ""
+        said = [name] if name and name != own else []
         if one.stands_for > 1:
-            sheet.words.append(
-                label(
-                    f"… {one.stands_for - 1:,} more like it",
-                    x,
-                    end + 14,
-                    class_="soft halo",
-                )
-            )
+            said.append(f"… {one.stands_for - 1:,} more like it")
+        if said:
+            captions = True
+            words = label(" ".join(said), x, end + 14, class_="soft halo")
+            sheet.words.append(words)
         x, low = x + needed + gap, max(low, end)
-    if any(one.stands_for > 1 for one in items):
-        low += 20
+    low += 20 * captions
     if under:
         _switches(sheet, part, (left, low + 40), wide)
         return low + 40 + _SWITCH[1]
@@ -214,9 +225,25 @@ def _part(
     return low
 
 
+def _joined(fabric: Fabric, switches: Ints) -> bool:
+    """Whether cables join switches of a row."""
+    src, dst = fabric.ends
+    own = np.zeros(len(fabric.nodes), dtype=bool)
+    own[switches] = True
+    return bool((own[src] & own[dst]).any())
+
+
+def _name(fabric: Fabric, part: Part) -> str:
+    """The rack, pod or group of a part: what its switches' names have before the last slash."""
+    names = {fabric.nodes.names[at].rpartition("/")[0] for at in part.switches.tolist()}
+    return names.pop() if len(names) == 1 else ""
+
+
 def _switches(sheet: Sheet, part: Part, place: Point, wide: float) -> None:
     """A row of switches, spread over a width; a gap stands for those that are left out."""
     nodes, (left, top) = some(part.switches), place
+    if not nodes:
+        return
     step = wide / max(1, len(nodes))
     sheet.rows.setdefault(part.kind, top + 17)
     for at, node in enumerate(nodes):
@@ -298,7 +325,7 @@ def _cables(
     sheet: Sheet, folded: Folded, edge_of: Callable[[int], int], over: Over | None
 ) -> Iterator[Markup]:
     """Cables between nodes that are drawn, once for both directions; words of each kind in the left column."""
-    fabric, told = sheet.fabric, dict[int, float]()
+    fabric, told = sheet.fabric, dict[str, float]()
     src, dst = fabric.ends
     drawn = np.zeros(len(fabric.nodes), dtype=bool)
     drawn[list(sheet.ends)] = True
@@ -308,15 +335,25 @@ def _cables(
             continue
         edge = edge_of(row)
         path, middle = _way(sheet.ends[a], sheet.ends[b])
-        told.setdefault(edge, middle)
+        told.setdefault(_words(folded, edge), middle)
         yield labels.cable(folded, edge, path)
         yield from over(edge, path) if over else ()
     last = 0.0
-    for edge, y in sorted(told.items(), key=lambda item: item[1]):
+    for words, y in sorted(told.items(), key=lambda item: item[1]):
         last = max(y, last + 16)
-        sheet.words.append(
-            label(labels.cables(folded, folded.edges[edge]), 0, last, class_="soft")
-        )
+        sheet.words.append(label(words, 0, last, class_="soft"))
+
+
+def _words(folded: Folded, edge: int) -> str:
+    """What the left column says of a cable: all of its kind between two tiers, or among the switches of one."""
+    one, ends = folded.edges[edge], _ends(folded, folded.edges[edge])
+    alike = [e for e in folded.edges if (e.kind, _ends(folded, e)) == (one.kind, ends)]
+    among = f"{one.kind}: " if ends[0] == ends[1] else ""
+    return f"{among}{labels.cables(folded, *alike)}"
+
+
+def _ends(folded: Folded, edge: Edge) -> list[str]:
+    return sorted(folded.classes[at].kind for at in edge.ends)
 
 
 def _way(a: tuple[Point, Point], b: tuple[Point, Point]) -> tuple[str, float]:
@@ -324,10 +361,10 @@ def _way(a: tuple[Point, Point], b: tuple[Point, Point]) -> tuple[str, float]:
     upper, lower = sorted((a, b), key=lambda ends: ends[0][1])
     if abs(upper[0][1] - lower[0][1]) < 1:
         (x1, y), (x2, _) = upper[0], lower[0]
-        lift = 12 + abs(x2 - x1) / 8
+        lift = 2 * min(_ARCS - 8, 6 + abs(x2 - x1) / 16)  # a curve rises half as high
         return (
             f"M{x1:.1f},{y:.1f}Q{(x1 + x2) / 2:.1f},{y - lift:.1f} {x2:.1f},{y:.1f}",
-            y - lift,
+            y - lift / 2,
         )
     (x1, y1), (x2, y2) = upper[1], lower[0]
     return f"M{x1:.1f},{y1:.1f}L{x2:.1f},{y2:.1f}", (y1 + y2) / 2 + 4

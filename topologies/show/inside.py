@@ -19,6 +19,7 @@ _LEFT, _RIGHT = 190.0, 1090.0
 _HIGH, _DOWN = 26.0, 78.0
 _WIDEST = 84.0
 _NARROW = 36.0
+_SAG = 150.0  # of the longest arc below the lowest row; a curve goes half as deep
 _MOST = (
     26  # devices in a row; of more those that are alike and joined alike are one box
 )
@@ -55,6 +56,7 @@ def host(
     ]
     boxes = _boxes(fabric, members.tolist(), links)
     place = _places(fabric, boxes, links, top + 24)
+    lowest = max(y for _, y, _ in place.values())
     shapes, words, lines, done = (
         list[Markup](),
         list[Markup](),
@@ -66,7 +68,7 @@ def host(
         if pair[0] == pair[1] or pair in done:
             continue
         done.add(pair)
-        path = _path(place[pair[0]], place[pair[1]])
+        path = _path(place[pair[0]], place[pair[1]], lowest)
         lines += [
             labels.cable(folded, edge_of(row), path),
             *(over(edge_of(row), path) if over else ()),
@@ -107,7 +109,8 @@ def host(
                 class_=letters,
             )
         )
-    low = max(y for _, y, _ in place.values()) + _HIGH
+    hangs = any(place[a][1] == place[b][1] == lowest for a, b in done)
+    low = lowest + _HIGH + _SAG / 2 * hangs
     hosts = len(fabric.hosts)
     more = (
         f"one of {hosts:,} hosts"
@@ -187,11 +190,17 @@ def _middle(
     )
 
 
-def _path(a: tuple[float, float, float], b: tuple[float, float, float]) -> str:
-    """A line from edge to edge; level within a row of neighbours, else an arc over what lies between."""
+def _path(
+    a: tuple[float, float, float], b: tuple[float, float, float], lowest: float
+) -> str:
+    """A line from edge to edge; level within a row of neighbours, else an arc: below the lowest row, above others."""
     (x1, y1, wide), (x2, y2, _) = sorted((a, b), key=lambda one: (one[1], one[0]))
-    if y1 == y2:
-        if x2 - x1 < 2 * wide + 40:
-            return f"M{x1:.1f},{y1 + _HIGH / 2:.1f}H{x2:.1f}"
-        return f"M{x1:.1f},{y1:.1f}Q{(x1 + x2) / 2:.1f},{y1 - 26:.1f} {x2:.1f},{y1:.1f}"
-    return f"M{x1:.1f},{y1 + _HIGH:.1f}L{x2:.1f},{y2:.1f}"
+    if y1 != y2:
+        return f"M{x1:.1f},{y1 + _HIGH:.1f}L{x2:.1f},{y2:.1f}"
+    if x2 - x1 < 2 * wide + 40:
+        return f"M{x1:.1f},{y1 + _HIGH / 2:.1f}H{x2:.1f}"
+    edge, top = y1, y1 - 26
+    if y1 == lowest:  # the longer, the deeper: all of many arcs are told apart
+        edge = y1 + _HIGH
+        top = edge + _SAG * (x2 - x1) / (_RIGHT - _LEFT)
+    return f"M{x1:.1f},{edge:.1f}Q{(x1 + x2) / 2:.1f},{top:.1f} {x2:.1f},{edge:.1f}"

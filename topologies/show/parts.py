@@ -26,7 +26,7 @@ class Part:
     Attributes
     ----------
     kind
-        Of the switches; "host" for a host, "" for hosts that no switch joins.
+        Of the switches; "host" for a host, "" for parts that no tier joins: lone hosts, groups of a dragonfly.
     members, switches
         Nodes, as positions in the fabric.
     parts
@@ -61,13 +61,46 @@ def parts_of(fabric: Fabric) -> Part:
     src, dst = fabric.ends
     # What hangs together without the storage network and the highest tiers, the next one fewer each time.
     labels, gone = list[Ints](), storage.copy()
-    for tier in tiers:
+    grouped = _groups(fabric, kinds, storage)
+    if grouped is not None:
+        tiers, labels = ["", *tiers], [grouped]
+    for tier in filter(None, tiers):
         gone |= (kinds == tier) & (fabric.nodes.host_at < 0)
         joined = ~(gone[src] | gone[dst])
         labels.append(components(len(kinds), src[joined], dst[joined]))
+    others = storage | np.isin(np.arange(len(kinds)), planes_of(fabric)[1:])
     return _split(
-        fabric, kinds, np.flatnonzero(~storage), list(zip(tiers, labels, strict=True))
+        fabric, kinds, np.flatnonzero(~others), list(zip(tiers, labels, strict=True))
     )
+
+
+def planes_of(fabric: Fabric) -> list[Ints]:
+    """Switches of each plane: networks side by side that only hosts join; one where there are no planes."""
+    kinds = np.array(fabric.nodes.kinds)
+    switches = (fabric.nodes.host_at < 0) & ~np.char.startswith(kinds, "storage")
+    switches &= kinds != "nvswitch"
+    src, dst = fabric.ends
+    joined = switches[src] & switches[dst]
+    label = components(len(kinds), src[joined], dst[joined])
+    members = np.flatnonzero(switches)
+    planes = _grouped(members, label[members])
+    # Rails that no spine joins are one switch each, and drawn side by side.
+    alike = len({len(plane) for plane in planes}) == 1 and len(planes[0]) > 1
+    return planes if alike else [members]
+
+
+def _groups(fabric: Fabric, kinds: np.ndarray, storage: np.ndarray) -> Ints | None:
+    """Groups of a dragonfly: what hangs together without one kind of links between switches of a kind."""
+    src, dst = fabric.ends
+    outside = fabric.nodes.host_at < 0
+    level = outside[src] & outside[dst] & (kinds[src] == kinds[dst]) & ~storage[src]
+    for kind in sorted(set(fabric.links.kind[level].tolist())):
+        kept = (fabric.links.kind != kind) & ~(storage[src] | storage[dst])
+        label = components(len(kinds), src[kept], dst[kept])
+        groups, sizes = np.unique(label[outside & ~storage], return_counts=True)
+        if len(groups) > 1 and sizes.min() > 1:
+            return label
+    return None
 
 
 def _tiers(fabric: Fabric, kinds: np.ndarray) -> list[str]:
@@ -94,6 +127,11 @@ def _split(
             else Part("", members, members[:0], tuple(alone))
         )
     (tier, label), *lower = tiers
+    if not tier:
+        groups = [
+            _split(fabric, kinds, n, lower) for n in _grouped(members, label[members])
+        ]
+        return Part("", members, members[:0], tuple(groups))
     of_tier = (kinds[members] == tier) & (fabric.nodes.host_at[members] < 0)
     if not of_tier.any():
         return _split(fabric, kinds, members, lower)
@@ -115,12 +153,10 @@ def shown(fabric: Fabric, part: Part, most: int) -> list[Shown]:
     """The parts below one that are drawn: all, or the first and the last of those that are alike."""
     if len(part.parts) <= most:
         return [Shown(below, 1) for below in part.parts]
-    classes = class_of(fabric)
-    alike: dict[bytes, list[Part]] = {}
-    for below in part.parts:
-        signature = np.bincount(classes[below.members]).tobytes()
-        alike.setdefault(signature, []).append(below)
-    groups = sorted(alike.values(), key=len, reverse=True)[:most]
+    alike = _alike(part, class_of(fabric))
+    if len(alike) > most:  # all differ a little: those of the same make are one
+        alike = _alike(part, class_of(fabric, 0))
+    groups = sorted(alike, key=len, reverse=True)[:most]
     each = max(1, most // len(groups))
     chosen = []
     for group in groups:
@@ -128,7 +164,16 @@ def shown(fabric: Fabric, part: Part, most: int) -> list[Shown]:
         rest = len(group) - len(few)
         chosen += [Shown(one, 1) for one in few[:-1]]
         chosen.append(Shown(few[-1], 1 + rest))
-    return chosen
+    return sorted(chosen, key=lambda one: int(one.item.members[0]))
+
+
+def _alike(part: Part, classes: Ints) -> list[list[Part]]:
+    """Parts below one, those together whose members are of the same classes."""
+    alike: dict[bytes, list[Part]] = {}
+    for below in part.parts:
+        signature = np.bincount(classes[below.members]).tobytes()
+        alike.setdefault(signature, []).append(below)
+    return list(alike.values())
 
 
 def some(nodes: Ints, most: int = MOST_SWITCHES) -> list[int]:

@@ -217,7 +217,7 @@ def summary(fabric: Fabric) -> list[tuple[str, str]]:
         rows.append(
             (
                 "diameter",
-                f"{steps} links, {format_duration(delay)} without software ({src} to {dst})",
+                f"{steps} link{'s' * (steps > 1)}, {format_duration(delay)} without software ({src} to {dst})",
             )
         )
     tiers = oversubscription(fabric)
