@@ -16,7 +16,7 @@ import numpy as np
 
 from prestep.topologies.core.links import Bools, Floats, Ints, distinct, groups
 from prestep.topologies.routes.net import Net
-from prestep.topologies.routes.pieces import Core, Piece
+from prestep.topologies.routes.pieces import Piece
 from prestep.topologies.routes.ports import HostPorts
 from prestep.topologies.routes.router import MAX_PATHS, STRIDE, chosen
 from prestep.topologies.routes.stubs import Pattern
@@ -189,13 +189,18 @@ class FanOut:
             yield side.piece(self.at, self.members[:, k], by_port, share)
         first, which = distinct(self.switches.reshape(len(self.at), -1))
         between = None if numbers is None else numbers.between
-        alike: dict[bytes, list[Core]] = {}
+        alike: dict[bytes, tuple[Floats, list[Ints], list[Ints]]] = {}
         for number, pairs in groups(which):
             rows, count = net.carried(self.switches[first[number]], between)
-            core = Core(self.at[pairs], rows, share[count - 1])
-            alike.setdefault(count.tobytes(), []).append(core)
-        for cores in alike.values():
-            yield _stacked(cores)
+            key = count.tobytes()
+            if key not in alike:
+                alike[key] = share[count - 1], [], []
+            alike[key][1].append(rows)
+            alike[key][2].append(pairs)
+        # Pairs between other switches whose paths carry the same shares are one piece.
+        for shares, lines, some in alike.values():
+            each = np.repeat(np.stack(lines), list(map(len, some)), axis=0)
+            yield Piece(self.at[np.concatenate(some)], each, shares)
 
 
 def fan_outs(
@@ -247,17 +252,6 @@ class _Numbers(NamedTuple):
     leave: Ints
     between: Ints
     enter: Ints
-
-
-def _stacked(cores: list[Core]) -> Piece:
-    """Cores with as many rows, and the same shares, as one piece."""
-    rows = np.stack([core.rows for core in cores])
-    pairs = [core.pairs for core in cores]
-    return Piece(
-        np.concatenate(pairs),
-        np.repeat(rows, [len(some) for some in pairs], axis=0),
-        cores[0].share,
-    )
 
 
 def _paths(net: Net, switches: Ints) -> Ints:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -19,8 +18,7 @@ class Piece(NamedTuple):
     share: Floats
 
 
-@dataclass(frozen=True)
-class Core:
+class Core(NamedTuple):
     """Pairs (positions of them) that go the same way between the switches."""
 
     pairs: Ints
