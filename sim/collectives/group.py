@@ -115,6 +115,18 @@ class Group:
             fabric, far, self.outside
         )
 
+    def gather(
+        self, fabric: Any, src: np.ndarray, dst: np.ndarray, each: np.ndarray
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Links and bytes on each of flows between ranks (positions), by the stations that they pass."""
+        direct = not {self.inside, self.outside} & {*transport.STOPS}
+        if direct and len(src) > paths.MANY:
+            return paths.carried(fabric, src, dst, each)
+        names = fabric.nodes.names
+        ends = zip(src.tolist(), dst.tolist(), each.tolist(), strict=True)
+        flows = [(names[a], names[b], amount) for a, b, amount in ends]
+        return paths.gather(fabric, self.expand(fabric, flows))
+
 
 def group_of(fabric: Any, ranks: Sequence[str], settings: Nccl | None = None) -> Group:
     """The group of `ranks`; of their order only the one in which hosts first appear matters.

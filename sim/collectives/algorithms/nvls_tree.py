@@ -9,7 +9,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import chain
 from typing import Any
+
+import numpy as np
 
 from prestep.sim.collectives.algorithms import nvls, tree
 from prestep.sim.collectives.assemble import Bytes, Call, assemble
@@ -107,21 +110,20 @@ def _bytes(fabric: Any, group: Group, heads: int) -> Bytes:
     ]
     through = nvls.switched(fabric, group.hosts, 1.0, 1.0)
     own = transport.halves(fabric, pairs, 1 / heads, 1 / heads)
-    flows = _flows(slices, heads)
-    return by_link([through, own, paths.gather(fabric, group.expand(fabric, flows))])
+    return by_link([through, own, group.gather(fabric, *_flows(fabric, slices))])
 
 
-def _flows(slices: list[tuple[str, ...]], heads: int) -> list[transport.Flow]:
+def _flows(
+    fabric: Any, slices: list[tuple[str, ...]]
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Both directions of both trees' edges, between the heads of each slice; `slices` has the heads by host."""
-    hosts = len(slices)
+    hosts, heads = len(slices), len(slices[0])
+    gpus = fabric.positions(list(chain.from_iterable(slices))).reshape(hosts, heads)
     first = tree.binary_tree(hosts)
-    edges = [
-        (slices[child][k], slices[parent][k], 0.5 / heads)
-        for edge in (first, tree.mirrored(first, hosts))
-        for child, parent in edge
-        for k in range(heads)
-    ]
-    return edges + [(b, a, amount) for a, b, amount in edges]
+    child, parent = np.array([*first, *tree.mirrored(first, hosts)]).T
+    ends = gpus[child].ravel(), gpus[parent].ravel()
+    each = np.full(2 * len(ends[0]), 0.5 / heads)
+    return np.concatenate(ends), np.concatenate(ends[::-1]), each
 
 
 def runs_on(op: str, group: Group, fabric: Any, settings: Nccl) -> str | None:

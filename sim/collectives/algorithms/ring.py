@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from prestep.sim.collectives.algorithms import tree
 from prestep.sim.collectives.assemble import Call, Load, assemble
 from prestep.sim.collectives.constants import Pace
@@ -88,15 +90,21 @@ def _load(
     """Links of all cycles, and data bytes on each."""
     cycles = searched or orders.cycles(group, cross_nic)
     share = sent(op, group.n) / len(cycles)
-    flows = [
-        (a, b, share)
-        for cycle in cycles
-        for a, b in orders.neighbours(cycle)
-        if _carries(op, a, b, root)
-    ]
     if cross_nic == 0:
-        flows = transport.relayed(flows, group)
-    return Load(*paths.gather(fabric, group.expand(fabric, flows)))
+        pairs = [pair for cycle in cycles for pair in orders.neighbours(cycle)]
+        flows = [(*pair, share) for pair in pairs if _carries(op, *pair, root)]
+        relayed = transport.relayed(flows, group)
+        return Load(*paths.gather(fabric, group.expand(fabric, relayed)))
+    gpus = [fabric.positions(cycle) for cycle in cycles if len(cycle) > 1]
+    nobody = np.empty(0, dtype=np.int64)
+    src = np.concatenate([nobody, *gpus])
+    dst = np.concatenate([nobody, *(np.roll(each, -1) for each in gpus)])
+    if (
+        op in PIPELINES
+    ):  # nothing comes back to a broadcast's root, or leaves a reduction's
+        moves = (dst if op == "broadcast" else src) != fabric.node_index(root)
+        src, dst = src[moves], dst[moves]
+    return Load(*group.gather(fabric, src, dst, np.full(len(src), share)))
 
 
 def sent(op: str, n: int) -> float:

@@ -11,8 +11,10 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any
+
+import numpy as np
 
 from prestep.sim.collectives.assemble import Call, Load, assemble
 from prestep.sim.collectives.group import Group
@@ -22,6 +24,7 @@ from prestep.sim.collectives.nccl.tuning import TREE_NET, Model, Row, Rows
 from prestep.sim.collectives.plan import PROTOS, Plan, changed
 from prestep.sim.collectives.wires import paths
 from prestep.sim.costs.gpu_files import generation_of
+from prestep.topologies.core.links import groups
 
 __all__ = ["OPS", "PROTOS"]
 OPS = ("all_reduce",)
@@ -77,9 +80,7 @@ def _load(fabric: Any, group: Group, chains: orders.Orders, lines: rccl.Orders) 
     return paths.once_routed(
         fabric,
         ("tree", group.shape, group.net.nics, chains, lines),
-        lambda: Load(
-            *paths.gather(fabric, group.expand(fabric, _flows(group, chains, lines)))
-        ),
+        lambda: Load(*group.gather(fabric, *_flows(fabric, group, chains, lines))),
     )
 
 
@@ -208,38 +209,57 @@ def busiest(nodes: int) -> float:
 
 
 def _flows(
-    group: Group, searched: orders.Orders = (), lines: rccl.Orders = ()
-) -> list[tuple[str, str, float]]:
+    fabric: Any, group: Group, searched: orders.Orders = (), lines: rccl.Orders = ()
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Both directions of every edge, for each rotation of the hosts' chains and each of the two trees.
 
-    `searched`: the chains of a single host, where NCCL's search had to find them. `lines`: a chain from each GPU of a
-    host instead of one that is turned.
+    Returns positions of the two ends, and bytes per payload byte. `searched`: the chains of a single host, where
+    NCCL's search had to find them. `lines`: a chain from each GPU of a host instead of one that is turned.
     """
     if searched:
-        share = 1 / len(searched)
-        return _both_ways([(child, parent, share) for child, parent in _down(searched)])
+        up, down = (
+            fabric.positions(ends) for ends in zip(*_down(searched), strict=True)
+        )
+        share = np.full(2 * len(up), 1 / len(searched))
+        return np.concatenate([up, down]), np.concatenate([down, up]), share
     rotations = max(1, min(group.net.nics, group.smallest))
-    trees = _trees(group.nodes)
-    flows: list[tuple[str, str, float]] = []
+    trees = [np.array(tree, dtype=np.int64).reshape(-1, 2) for tree in _trees(group)]
+    children, parents, each = [], [], []
     for k in range(rotations):
-        chains = [turned(host, k, rotations, lines) for host in group.hosts]
-        down = [(child, parent, 1 / rotations) for child, parent in _down(chains)]
-        across = [
-            (chains[child][0], chains[parent][0], 1 / rotations / len(trees))
-            for tree in trees
-            for child, parent in tree
-        ]
-        flows += _both_ways(down + across)
-    return flows
+        heads, *chains = _chains(fabric, group, k, rotations, lines)
+        between = [(heads[tree[:, 0]], heads[tree[:, 1]]) for tree in trees]
+        for edges, share in ((chains, 1.0), (between, 1 / len(trees))):
+            for child, parent in edges:
+                children.append(child)
+                parents.append(parent)
+                each.append(np.full(len(child), share / rotations))
+    ends = np.concatenate(children), np.concatenate(parents)
+    return (
+        np.concatenate(ends),
+        np.concatenate(ends[::-1]),
+        np.tile(np.concatenate(each), 2),
+    )
 
 
-def _both_ways(flows: list[tuple[str, str, float]]) -> list[tuple[str, str, float]]:
-    """Flows up a tree, and as much down it."""
-    return flows + [(b, a, amount) for a, b, amount in flows]
+def _chains(
+    fabric: Any, group: Group, k: int, rotations: int, lines: rccl.Orders
+) -> list[Any]:
+    """The first GPU of every host's chain; then children and parents of all chains, by GPUs of a host."""
+    sizes = np.array([len(host) for host in group.hosts])
+    gpus = fabric.positions(list(chain.from_iterable(group.hosts)))
+    begins = np.cumsum(sizes) - sizes
+    heads, edges = np.empty(len(sizes), dtype=np.int64), []
+    for size, which in groups(sizes):
+        order = np.array(turned(tuple(range(size)), k, rotations, lines))
+        table = gpus[begins[which][:, None] + order]
+        heads[which] = table[:, 0]
+        edges.append((table[:, 1:].ravel(), table[:, :-1].ravel()))
+    return [heads, *edges]
 
 
-def _trees(nodes: int) -> tuple[tuple[tuple[int, int], ...], ...]:
+def _trees(group: Group) -> tuple[tuple[tuple[int, int], ...], ...]:
     """The two trees over the hosts; one without edges for a single host."""
+    nodes = group.nodes
     first = binary_tree(nodes)
     return (first, mirrored(first, nodes)) if nodes > 1 else ((),)
 

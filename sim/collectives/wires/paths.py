@@ -78,14 +78,21 @@ def gather(
     """Links and bytes on each of flows (source, destination, bytes), summed; links ascending."""
     if len(hops) > MANY:
         src, dst, each = zip(*hops, strict=True)
-        ends = np.stack([fabric.positions(src), fabric.positions(dst)])
-        # The channels of a ring go between the same neighbours again and again: every pair is routed once.
-        size = len(fabric.nodes)
-        pairs, which = np.unique(ends[0] * size + ends[1], return_inverse=True)
-        amount = np.bincount(which, weights=each)
-        return used(fabric.loads(*np.divmod(pairs, size), amount))
+        ends = fabric.positions(src), fabric.positions(dst)
+        return carried(fabric, *ends, np.array(each))
     parts = [(split(fabric, src, dst), amount) for src, dst, amount in hops]
     return by_link([(links, share * amount) for (links, share), amount in parts])
+
+
+def carried(
+    fabric: Any, src: np.ndarray, dst: np.ndarray, each: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """`gather` of columns: positions of both ends, and bytes."""
+    # The channels of a ring go between the same neighbours again and again: every pair is routed once.
+    size = len(fabric.nodes)
+    pairs, which = np.unique(src * size + dst, return_inverse=True)
+    amount = np.bincount(which, weights=each)
+    return used(fabric.loads(*np.divmod(pairs, size), amount))
 
 
 def used(loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
