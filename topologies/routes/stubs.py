@@ -8,12 +8,13 @@ switches, and one way in.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
 from prestep.topologies.core.kinds import ENDPOINTS, NETWORK, rank_of
-from prestep.topologies.core.links import Bools, Ints, Links, Nodes
+from prestep.topologies.core.links import Bools, Ints, Links, Nodes, distinct, groups
 
 MOST_PORTS = 128  # links out of a host, beyond which it is a network of its own
 FAR = 1 << 20  # hops to what cannot be reached
@@ -184,19 +185,12 @@ class Stubs:
 def find(nodes: Nodes, links: Links, src: Ints, dst: Ints) -> Stubs:
     """Patterns of all hosts; `src` and `dst` are the rows' ends as positions in `nodes`."""
     survey = _Survey.of(nodes, links, src, dst)
-    patterns: dict[bytes, Pattern] = {}
     odd = survey.odd_hosts()
-    for number in range(survey.hosts):
-        if number in odd:
-            continue
-        if survey.ports(number) > MOST_PORTS:
-            odd.add(number)
-            continue
-        mark = survey.mark(number)
-        if mark not in patterns:
-            patterns[mark] = survey.pattern(number)
-        patterns[mark].hosts.append(number)
-    return survey.stubs(list(patterns.values()), bool(odd))
+    many = np.maximum(survey.out.sizes, survey.into.sizes) > MOST_PORTS
+    odd |= set(np.flatnonzero(many).tolist())
+    hosts = np.delete(np.arange(survey.hosts), sorted(odd))
+    patterns = [survey.pattern(alike.tolist()) for alike in survey.alike(hosts)]
+    return survey.stubs(patterns, bool(odd))
 
 
 @dataclass(frozen=True, eq=False)
@@ -253,28 +247,38 @@ class _Survey:
         ends = np.concatenate([a[across], b[across], np.maximum(a, b)[inward]])
         return set(ends.tolist())
 
-    def ports(self, number: int) -> int:
-        """Rows out of a host or into it, whichever are more."""
-        return max(len(self.out.of(number)), len(self.into.of(number)))
+    def alike(self, hosts: Ints) -> list[Ints]:
+        """Hosts of the same pattern together, in the order of the first of each."""
+        if not len(hosts):
+            return []
+        parts = (self.members, self.inner, self.out, self.into)
+        _, size = distinct(np.stack([part.sizes[hosts] for part in parts], axis=1))
+        found = []
+        for _, same in groups(size):
+            _, mark = distinct(self._marks(hosts[same]))
+            found += [hosts[same[some]] for _, some in groups(mark)]
+        return sorted(found, key=lambda numbers: int(numbers[0]))
 
-    def mark(self, number: int) -> bytes:
-        """Returns a key that is equal for hosts of the same pattern alone."""
-        parts = (
-            self.kind[self.members.of(number)],
-            self.table[:, self.inner.of(number)],
-            self.table[:, self.out.of(number)][[0, 2, 3]],
-            self.table[:, self.into.of(number)][[1, 2, 3]],
+    def _marks(self, hosts: Ints) -> Ints:
+        """A line for each of some hosts as large as each other, equal for those of the same pattern alone."""
+        table = self.table
+        inner, out, into = (
+            part.rows(hosts) for part in (self.inner, self.out, self.into)
         )
-        return b"|".join(part.tobytes() for part in parts)
+        links = (*table[:, inner], *table[[0, 2, 3]][:, out], *table[1:][:, into])
+        return np.hstack([self.kind[self.members.rows(hosts)], *links])
 
-    def pattern(self, number: int) -> Pattern:
-        """Returns the pattern of a host, which has no members yet."""
+    def pattern(self, hosts: list[int]) -> Pattern:
+        """Returns the pattern of some hosts, without its nodes and rows."""
+        number = hosts[0]
         inner = self.table[:, self.inner.of(number)].tolist()
         out = self.table[:, self.out.of(number)].tolist()
         into = self.table[:, self.into.of(number)].tolist()
         kinds = [self.nodes.kinds[at] for at in self.members.of(number).tolist()]
         ends = list(zip(inner[0], inner[1], strict=True))
-        return Pattern(kinds, ends, (out[0], into[1]), inner[3], (out[3], into[3]), [])
+        return Pattern(
+            kinds, ends, (out[0], into[1]), inner[3], (out[3], into[3]), hosts
+        )
 
     def stubs(self, patterns: list[Pattern], odd: bool) -> Stubs:
         """All nodes by their pattern, which gets its rows; `odd`: some hosts are no dead ends."""
@@ -367,6 +371,14 @@ class _Grouped:
     def of(self, number: int) -> Ints:
         return self._order[self._starts[number] : self._starts[number + 1]]
 
-    def rows(self, numbers: list[int]) -> Ints:
+    @property
+    def sizes(self) -> Ints:
+        """How many there are of each group."""
+        return np.diff(self._starts)
+
+    def rows(self, numbers: Sequence[int] | Ints) -> Ints:
         """Positions of several groups of one size, a line each."""
-        return np.stack([self.of(number) for number in numbers])
+        starts = self._starts[numbers]
+        size = self._starts[numbers[0] + 1] - starts[0]
+        positions: Ints = self._order[starts[:, None] + np.arange(size)]
+        return positions
