@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
@@ -49,6 +50,7 @@ def strides_of(operand: Operand) -> tuple[int, ...]:
     return operand.strides or contiguous(operand.shape)
 
 
+@lru_cache(maxsize=4096)
 def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     """Strides of a contiguous tensor."""
     strides: list[int] = []
@@ -64,6 +66,7 @@ def memory_format(image: Operand) -> str:
     return "channels_last" if strides_of(image)[1] == 1 and image.shape[1] > 1 else ""
 
 
+@lru_cache(maxsize=4096)
 def view_strides(
     shape: tuple[int, ...], strides: tuple[int, ...], wanted: tuple[int, ...]
 ) -> tuple[int, ...] | None:

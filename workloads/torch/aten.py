@@ -7,7 +7,7 @@ tools/autograd/derivatives.yaml, layouts of results aten/src/ATen/TensorIterator
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
@@ -183,6 +183,19 @@ def _result_strides(shape: tuple[int, ...], reads: list[Tensor]) -> tuple[int, .
     """A result is dense, its dimensions in the order of the operands'; () where that is the usual one."""
     if not any(each.strides for each in reads):
         return ()
+    return _ordered(
+        shape, tuple([(each.shape, strides_of(each), each.itemsize) for each in reads])
+    )
+
+
+# Shape, strides and bytes of an element.
+Laid = tuple[tuple[int, ...], tuple[int, ...], int]
+
+
+# A model has few kinds of tensors, and many of each.
+@lru_cache(maxsize=4096)
+def _ordered(shape: tuple[int, ...], reads: tuple[Laid, ...]) -> tuple[int, ...]:
+    """`_result_strides` of tensors that lie so."""
     steps = [_steps(each, shape) for each in reads]
     order = list(reversed(range(len(shape))))  # from the innermost dimension outwards
     for i in range(1, len(order)):
@@ -201,11 +214,12 @@ def _result_strides(shape: tuple[int, ...], reads: list[Tensor]) -> tuple[int, .
     return () if tuple(strides) == contiguous(shape) else tuple(strides)
 
 
-def _steps(x: Tensor, shape: tuple[int, ...]) -> tuple[int, ...]:
+def _steps(x: Laid, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Bytes from an element to the next along each dimension of the result; 0 where an operand is repeated."""
-    lead = len(shape) - len(x.shape)
-    sizes = zip(x.shape, strides_of(x), shape[lead:], strict=True)
-    own = (0 if size < whole else step * x.itemsize for size, step, whole in sizes)
+    sizes, strides, itemsize = x
+    lead = len(shape) - len(sizes)
+    dimensions = zip(sizes, strides, shape[lead:], strict=True)
+    own = (0 if size < whole else step * itemsize for size, step, whole in dimensions)
     return (0,) * lead + tuple(own)
 
 

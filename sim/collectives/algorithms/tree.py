@@ -220,8 +220,8 @@ def _flows(
         up, down = (
             fabric.positions(ends) for ends in zip(*_down(searched), strict=True)
         )
-        share = np.full(2 * len(up), 1 / len(searched))
-        return np.concatenate([up, down]), np.concatenate([down, up]), share
+        both = np.concatenate([up, down]), np.concatenate([down, up])
+        return *both, np.full(2 * len(up), 1 / len(searched))
     rotations = max(1, min(group.net.nics, group.smallest))
     trees = [np.array(tree, dtype=np.int64).reshape(-1, 2) for tree in _trees(group)]
     children, parents, each = [], [], []
@@ -250,7 +250,7 @@ def _chains(
     begins = np.cumsum(sizes) - sizes
     heads, edges = np.empty(len(sizes), dtype=np.int64), []
     for size, which in groups(sizes):
-        order = np.array(turned(tuple(range(size)), k, rotations, lines))
+        order = np.array(_turned(size, k, rotations, lines), dtype=np.int64)
         table = gpus[begins[which][:, None] + order]
         heads[which] = table[:, 0]
         edges.append((table[:, 1:].ravel(), table[:, :-1].ravel()))
@@ -269,14 +269,17 @@ def _down(chains: Sequence[tuple[str, ...]]) -> list[tuple[str, str]]:
     return [(child, parent) for chain in chains for parent, child in pairwise(chain)]
 
 
-def turned(
-    host: tuple[str, ...], k: int, rotations: int, lines: rccl.Orders = ()
-) -> tuple[str, ...]:
+def turned(host: tuple[str, ...], k: int, rotations: int) -> tuple[str, ...]:
     """The host's GPUs from the one beside its NIC `k` of `rotations` on; NICs are spread evenly over the GPUs."""
-    start = k * len(host) // rotations % len(host)
-    if lines:
-        return tuple(host[place] for place in lines[start])
-    return host[start:] + host[:start]
+    return tuple(host[at] for at in _turned(len(host), k, rotations))
+
+
+def _turned(
+    size: int, k: int, rotations: int, lines: rccl.Orders = ()
+) -> tuple[int, ...]:
+    """`turned`, of the places of so many GPUs."""
+    start = k * size // rotations % size
+    return lines[start] if lines else (*range(start, size), *range(start))
 
 
 def estimate(op: str, proto: str, model: Model) -> tuple[float, float]:
