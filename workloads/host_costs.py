@@ -28,7 +28,7 @@ select_backward softmax softmax_backward sort stack quantize compiled_forward co
 fused fused_backward unfused_attention unfused_attention_backward blocked_launch zero_bucket zero_param
 zero3_operation zero3_pre_forward zero3_post_forward zero3_pre_backward zero3_post_backward zero3_function
 zero3_linear zero3_linear_backward zero3_gather zero3_gather_param zero3_await zero3_free zero3_gradient
-zero3_reduce zero3_reduce_param zero3_step_param zero3_small grouped_gemm moe_counts python_call aten_view
+zero3_reduce zero3_reduce_param zero3_step_param zero3_small grouped_gemm moe_counts python_call
 aten_elementwise aten_product aten_attention aten_convolution aten_norm aten_list aten_list_tensor fsdp_copy event
 """
 OPERATIONS = tuple(_OPERATIONS.split())

@@ -10,7 +10,7 @@ import pytest
 from prestep.sim.costs import load_gpu
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.planning.planned import with_launches
-from prestep.workloads.capture.host import host_work
+from prestep.workloads.capture.host import VIEW, VIEW_BACKWARD, host_work
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.operation import Argument, Operand, Operation
 from prestep.workloads.operators.rules import kernels_of
@@ -29,7 +29,7 @@ def work(name: str, *arguments: Argument, results: int = 1) -> dict[str, int]:
     [
         ("aten.mm.default", (TENSOR, TENSOR), "aten_product"),
         ("aten.add.Tensor", (TENSOR, TENSOR), "aten_elementwise"),
-        ("aten.t.default", (TENSOR,), "aten_view"),
+        ("aten.t.default", (TENSOR,), "view"),
         ("other.thing.default", (TENSOR,), "aten_elementwise"),
     ],
 )
@@ -49,8 +49,14 @@ def test_lists_cost_by_their_tensors() -> None:
 def test_every_cost_has_a_time() -> None:
     """The table of recorded programs has all names that lowering uses."""
     costs = host_costs("captured")
-    names = ("view", "elementwise", "product", "attention", "convolution", "norm")
+    names = ("elementwise", "product", "attention", "convolution", "norm")
     assert all(costs[f"aten_{name}"] > 0 for name in (*names, "list", "list_tensor"))
+
+
+def test_views_have_the_price_of_scenarios() -> None:
+    """One home: what PyTorch does for a view is the same however its program is described."""
+    for name in (VIEW, VIEW_BACKWARD):
+        assert host_costs("captured")[name] == host_costs("pytorch-eager")[name] > 0
 
 
 def test_the_host_launches_every_kernel_of_an_operation() -> None:

@@ -17,7 +17,9 @@ FAMILIES = {
     **dict.fromkeys(norms.RULES, "aten_norm"),
     **dict.fromkeys(foreach.RULES, "aten_list"),
 }
-VIEW, ELEMENTWISE, OF_A_LIST = "aten_view", "aten_elementwise", "aten_list_tensor"
+ELEMENTWISE, OF_A_LIST = "aten_elementwise", "aten_list_tensor"
+#: What launches nothing, as the program and as autograd call it: prices of scenarios' views.
+VIEW, VIEW_BACKWARD = "view", "view_backward"
 #: Copies of FSDP: operators that Python defines, with a list of sizes that goes to the GPU.
 SHARDING, OF_SHARDING = "fsdp.", "fsdp_copy"
 

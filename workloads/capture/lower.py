@@ -13,7 +13,7 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import OpGraph
 from prestep.workloads.capture.compiled_calls import CompiledCalls, compiler_of
 from prestep.workloads.capture.groups import Groups, alike
-from prestep.workloads.capture.host import THREAD, host_work
+from prestep.workloads.capture.host import THREAD, VIEW, VIEW_BACKWARD, host_work
 from prestep.workloads.capture.memory import DeviceMemory, handles
 from prestep.workloads.capture.recording import Event, RankRecording, Recording
 from prestep.workloads.capture.summary import model_flops, reads_of
@@ -145,7 +145,7 @@ class _RankProgram:
         recorder = self.recorder
         recorder.phase = _phase(operation.name, bool(backward))
         for cost, count in self.work[number]:
-            recorder.cpu(cost, count)
+            recorder.cpu(VIEW_BACKWARD if backward and cost == VIEW else cost, count)
         for kernel in self.tables.launched(operation, self.kernels[number]):
             recorder.launch(kernel, _stream(values["stream"]), operation.name)
         if size := scratch(operation):
