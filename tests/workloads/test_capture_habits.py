@@ -271,3 +271,25 @@ def test_weights_on_the_host_answer_questions(tmp_path: Path) -> None:
     path = tmp_path / "train.py"
     path.write_text(TRUNCATED)
     captured((str(path),), path.with_suffix(".capture"), quiet=True)
+
+
+TRACED = """
+import torch
+net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 30 * 30, 10)).cuda()
+x = torch.Tensor(4, 3, 32, 32).cuda()
+traced = torch.jit.trace(net, x)
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(4):
+    traced(x).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_traced_modules_ask_for_what_they_ask_untraced(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(TRACED)
+    traced = captured((str(path),), tmp_path / "a.capture", quiet=True)
+    path.write_text(TRACED.replace("torch.jit.trace(net, x)", "net"))
+    plain = captured((str(path),), tmp_path / "b.capture", quiet=True)
+    assert traced["operations"] == plain["operations"]

@@ -111,3 +111,29 @@ def test_a_program_that_trains_on_the_host_alone_is_refused_soon(
     path.write_text(ON_HOST)
     with pytest.raises(InputError, match="no operation on a GPU"):
         captured((str(path),), path.with_suffix(".capture"), stop=True, quiet=True)
+
+
+def test_a_program_that_leaves_without_a_recording_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "train.py"
+    path.write_text("import os\nos._exit(0)\n")
+    with pytest.raises(InputError, match="an end without a recording"):
+        captured((str(path),), path.with_suffix(".capture"), quiet=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("raise ValueError(1)", ""),
+        ("import urllib.request; urllib.request.urlopen('http://no.invalid')", "downloads"),
+        ("torch.nn.Linear(2, 2).cuda().share_memory()", "shares tensors of the GPU"),
+    ],
+)  # fmt: skip
+def test_what_ends_a_program_is_said_in_a_sentence(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], line: str, said: str
+) -> None:
+    path = tmp_path / "train.py"
+    path.write_text(f"import torch\n{line}\n")
+    with pytest.raises(InputError, match="exit code 1"):
+        captured((str(path),), path.with_suffix(".capture"))
+    last = capfd.readouterr().err.strip().splitlines()[-1]
+    assert said in last and last.startswith("prestep capture") is bool(said)

@@ -157,9 +157,9 @@ def _run(job: Job, rank: int, out: Path, quiet: bool) -> _Ran:
 
 
 def _recorded(out: Path) -> dict[str, Any]:
-    """What a rank left; a step 0 without events where it was killed."""
+    """What a rank left; nothing where it was killed, or left by `os._exit`."""
     if not out.exists():
-        return {"step": 0, "events": []}
+        return {"step": 0, "steps": 0, "events": [], "operations": (), "marks": ()}
     recorded: dict[str, Any] = json.loads(gzip.decompress(out.read_bytes()))
     return recorded
 
@@ -204,7 +204,10 @@ def _never_stepped(job: Job, rank: int, recorded: Mapping[str, Any]) -> InputErr
         expected = "at least two steps of an optimizer, or of weights that the program updates itself"
         hint = "let the script train a few steps, or mark them: --mark NAME"
         hint += f", one of {names}" if names else ""
-        if not recorded["operations"]:
+        if recorded["operations"] == ():
+            found, expected = "an end without a recording", "a program that returns"
+            hint = "it may leave by os._exit, or replace itself by another program"
+        elif not recorded["operations"]:
             found, expected = "no operation on a GPU", "a program that trains on one"
             hint = "it may need an argument that says so, such as --cuda or --accel"
     return InputError.of(job.command[0], f"rank {rank}", found, expected, hint)

@@ -34,6 +34,13 @@ from prestep.workloads.capture.record.exchange import Exchange
 from prestep.workloads.capture.record.modes import Names
 from prestep.workloads.capture.record.values import Experts
 
+#: Errors of programs that ask a network which is not there: of Python, requests, the Hugging Face Hub.
+UNREACHABLE = {"gaierror", "ConnectionError", "URLError", "OfflineModeIsEnabled"}
+DOWNLOADS = (
+    "prestep capture: the program downloads data or weights. Put them where it looks for them first (its cache, or a "
+    "folder that an argument names); their values do not matter, their shapes do"
+)
+
 
 def main() -> None:
     options, script, arguments = _read_command_line()
@@ -103,10 +110,22 @@ def _run(script: str, arguments: list[str], recorder: Recorder) -> Any:
     except launches.Refused as refused:
         print(refused, file=sys.stderr)
         return 1
-    except Exception:  # printed as Python prints what ends a program
+    except Exception as error:  # printed as Python prints what ends a program
         sys.excepthook(*sys.exc_info())
+        if _wants_network(error):
+            print(DOWNLOADS, file=sys.stderr)
         return 1
     return None
+
+
+def _wants_network(error: BaseException | None) -> bool:
+    """Whether a name could not be looked up, or nobody answered, in an error or in what led to it."""
+    while error is not None:
+        names = {kind.__name__ for kind in type(error).__mro__}
+        if names & UNREACHABLE:
+            return True
+        error = error.__cause__ or error.__context__
+    return False
 
 
 def _read_command_line() -> tuple[argparse.Namespace, str, list[str]]:

