@@ -112,7 +112,8 @@ class Case:
 
 def measured(gpu: str) -> list[Case]:
     """Cases of all files of a GPU; those beyond `.domains` were measured on the H200 alone."""
-    parts = "", ".domains", ".widths", ".biased", ".programs", ".kinds", ".uneven"
+    later = "domains", "widths", "biased", "programs", "kinds", "uneven", "strays"
+    parts = "", *(f".{name}" for name in later)
     paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in parts)
     return [case for path in paths if path.exists() for case in read(path)]
 

@@ -25,6 +25,7 @@ from prestep.sim.costs import load_gpu
 from prestep.sim.errors import PrestepError
 from prestep.sim.planning.planned import with_launches
 from prestep.workloads.capture import recording
+from prestep.workloads.capture.host import THREAD
 from prestep.workloads.capture.lower import lower
 from prestep.workloads.capture.recorder import captured
 from prestep.workloads.host_costs import host_costs
@@ -101,7 +102,8 @@ def _script(name: str, folders: Sequence[Path]) -> Path | None:
 
 def lines(every: Sequence[Program], factor: float) -> Iterator[str]:
     """A line for each program, then means over all and over either half."""
-    costs = {name: s * factor for name, s in host_costs("captured").items()}
+    every_cost = host_costs("captured") | {"host_byte": 1 / THREAD}
+    costs = {name: seconds * factor for name, seconds in every_cost.items()}
     errors: dict[str, list[float]] = defaultdict(list)
     yield f"{'program':20}{'least ms':>10}{'predicted':>10}{'off':>8}{'again':>8}"
     for at, each in enumerate(every):

@@ -57,8 +57,9 @@ BIAS = 0.2e-6, 0.05e-12
 FAST, FEWER_BITS = "_fast", 0.95
 #: Elements/s that are not read in vectors (guess from the rows of such layouts).
 ONE_BY_ONE = 0.36e12
-#: Seconds of a key in a block of threads of fused attention (guess from the smallest rows).
-KEY = 4e-9
+#: Seconds of a key in a block of threads of fused attention, and of a query backward (guesses from the smallest rows;
+#: where queries are many and keys few, corrections make 23 to 29 ns of it).
+KEY, QUERY = 4e-9, 10e-9
 #: Columns and rows of a tile of fused attention; memory-efficient attention's kernels are named "64x64", and heads of
 #: 16 take as long as those of 32 (measured: 15 to 19 TFLOP/s over tiles of 64 from 16 to 1,024 tokens, heads of 32).
 TILE, TILE_OF_EFFICIENT = (64, 128), (32, 64)
@@ -72,6 +73,9 @@ ROW = 0.6e-9
 #: A loss picks scores by one block of threads: seconds of a row up to so many, and of each beyond (measured).
 PICKED, THREADS = "aten nll_loss_forward", 2048
 EACH_THREADS, EACH_ROUND = 7.5e-9, 0.11e-9
+#: A kernel for each picture whose threads write a patch one element after the other: seconds of both (measured: 3.5 to
+#: 6 us; 70 to 140 ns).
+PATCHES, EACH_PICTURE, OF_PATCH = "aten im2col", 3.5e-6, 0.1e-6
 BY_ROWS = ("aten index", "aten index_select", "aten gather")  # kinds that copy so
 #: Bags of embeddings: pieces of rows at once, their width, seconds until a bag begins and of each row (measured).
 BAGS_BACK = "aten _embedding_bag_backward"
@@ -347,9 +351,9 @@ def _padding(kernel: Kernel) -> float:
 
 
 def _one_block(kernel: Kernel) -> float:
-    """Seconds of a block of threads, which goes through all keys one tile after the other."""
-    ways = 2.5 if kernel.kind.endswith("backward") else 1.0
-    return ways * kernel.shape[4] * KEY
+    """Seconds of a block of threads, which goes through all keys one tile after the other; backward all queries."""
+    *_, queries, keys, _ = kernel.shape
+    return queries * QUERY if kernel.kind.endswith("backward") else keys * KEY
 
 
 def _by_row(kernel: Kernel) -> float:
@@ -357,6 +361,9 @@ def _by_row(kernel: Kernel) -> float:
     if kernel.kind == PICKED and len(kernel.shape) == 2:
         tokens, _ = kernel.shape
         return EACH_THREADS * min(tokens, THREADS) + EACH_ROUND * tokens
+    if kernel.kind == PATCHES and len(kernel.shape) == 3:
+        pictures, _, elements = kernel.shape
+        return pictures * (EACH_PICTURE + OF_PATCH * elements)
     if kernel.kind == "aten _embedding_bag" and len(kernel.shape) == 4:
         indices, width, bags, _ = kernel.shape
         rounds = math.ceil(bags * math.ceil(width / PIECE) / PIECES)

@@ -31,6 +31,7 @@ TILES = (
 
 # Ways to split k: a weight's gradient of a million rows needs many.
 SPLITS = tuple(2**n for n in range(8))
+UNSPLIT = [(1, 0.0)]
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,8 @@ class TileModel:
     ) -> float:
         """Seconds of `count` (m, n, k) products side by side, with `peak` flop/s and `size` bytes in all."""
         m, n, k = shape
-        reductions = _reductions(count * m * n / bandwidth)
+        # Libraries split the sum of one product alone: measured in batches of 2 to 64, sums of up to 262,144.
+        reductions = _reductions(m * n / bandwidth) if count == 1 else UNSPLIT
         best = math.inf
         for rows, columns in TILES:
             area = rows * columns

@@ -101,13 +101,22 @@ def _flops(pixels: Operand, weight: Operand) -> float:
     return 2.0 * pixels.elements / max(1, pixels.shape[1]) * weight.elements
 
 
-def _kind(layout: str, transposed: Argument, shape: tuple[int, ...]) -> str:
-    """What cuDNN chooses kernels by: memory format, whether a picture is enlarged, and one picture in groups.
+def _kind(
+    layout: str,
+    transposed: Argument,
+    shape: tuple[int, ...],
+    dilation: tuple[int, ...],
+) -> str:
+    """What cuDNN chooses kernels by: memory format, whether a picture is enlarged, one picture in groups, gaps.
 
-    The last is what vmap makes of filters that differ from picture to picture.
+    One picture in groups is what vmap makes of filters that differ from picture to picture; gaps are a filter's.
     """
     batch, groups = shape[0], shape[-1]
-    apart = ("transposed" * (transposed is True), "samples" * (batch == 1 < groups))
+    apart = (
+        "transposed" * (transposed is True),
+        "samples" * (batch == 1 < groups),
+        "dilated" * any(step > 1 for step in dilation),
+    )
     return "_".join(filter(None, (layout, *apart)))
 
 
@@ -127,7 +136,8 @@ def forward(operation: Operation) -> tuple[Kernel, ...]:
     flops = _flops(pixels, weight)
     layout, copies = _with_copies((image, weight))
     swapped = _is_swapped((image, weight)) and not layout
-    layout = "swapped" if swapped else _kind(layout, transposed, shape)
+    gaps = integers(argument(operation, 5, "dilation"))
+    layout = "swapped" if swapped else _kind(layout, transposed, shape, gaps)
     kind = format_of(image, operation)
     convolved = launched(operation, shape, layout, kind, flops=flops)
     return *copies, *convolved, *_biased(operation)
@@ -155,7 +165,8 @@ def backward(operation: Operation) -> tuple[Kernel, ...]:
     passes = sum(map(bool, mask[:2])) if isinstance(mask, tuple) else 2
     flops = max(1, passes) * _flops(image if transposed is True else gradient, weight)
     layout, copies = _with_copies((image, weight, gradient))
-    layout = _kind(layout, transposed, shape)
+    gaps = integers(argument(operation, 6, "dilation"))
+    layout = _kind(layout, transposed, shape, gaps)
     kind = format_of(image, operation)
     convolved = launched(operation, shape, layout, kind, flops=flops)
     with_bias = isinstance(mask, tuple) and len(mask) > 2 and bool(mask[2])

@@ -27,7 +27,7 @@ from prestep.workloads.operators.tensors import (
 )
 
 POOLS = words(
-    "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_bicubic2d im2col col2im grid_sampler_2d"
+    "max_pool2d_with_indices avg_pool2d _adaptive_avg_pool2d upsample_bicubic2d col2im grid_sampler_2d"
 )
 #: Of these a thread writes a pixel of all pictures and channels one after the other, if these lie in that order.
 RESAMPLED = ("upsample_nearest2d", "upsample_bilinear2d")
@@ -39,6 +39,22 @@ def image(operation: Operation) -> tuple[Kernel, ...]:
     result = operation.results[0] if operation.results else source
     layout = memory_format(source) if len(source.shape) == 4 else ""
     return launched(operation, (source.elements, result.elements), layout, source.dtype)
+
+
+def patches(operation: Operation) -> tuple[Kernel, ...]:
+    """im2col, a kernel for each picture: (pictures, channels times places, elements of a patch)."""
+    source = first(operation)
+    four = (integers(argument(operation, at)) for at in range(1, 5))
+    places = [
+        (side + 2 * around - step * (size - 1) - 1) // stride + 1
+        for side, size, step, around, stride in zip(
+            source.shape[-2:], *four, strict=True
+        )
+    ]
+    elements = prod(integers(argument(operation, 1)))
+    shape = source.shape[0], source.shape[1] * prod(places), elements
+    size = ELEMENT_BYTES[source.dtype] * float(source.elements + prod(shape))
+    return launched(operation, shape, dtype=source.dtype, size=size)
 
 
 def resampled(operation: Operation) -> tuple[Kernel, ...]:
@@ -214,6 +230,7 @@ COUNTS = words(
     "nonzero _unique2 unique_dim unique_consecutive bincount histc searchsorted bucketize isin"
 )
 RULES = {
+    "im2col": patches,
     **dict.fromkeys(("_embedding_bag", "_embedding_bag_forward_only"), bag),
     "_embedding_bag_backward": bag_gradient,
     **dict.fromkeys(PICKS, pick),
