@@ -236,6 +236,14 @@ class Compiler:
         }
         links = Links(src=names[src], dst=names[dst], **columns)
         links.remember(nodes, src, dst)
+        # The kinds of millions of links follow from those of their few traits.
+        of_traits = self.traits.columns["kind"]
+        met, first = np.unique(traits, return_index=True)
+        order = met[np.argsort(first)].tolist()
+        kinds = list(dict.fromkeys(of_traits[trait] for trait in order))
+        number = np.zeros(len(of_traits), dtype=np.int64)
+        number[order] = [kinds.index(of_traits[trait]) for trait in order]
+        vars(links).update(kinds=tuple(kinds), kind_numbers=number[traits])
         return nodes, links
 
 
