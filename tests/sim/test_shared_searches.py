@@ -10,6 +10,7 @@ import pytest
 
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl.graphs import BALANCED, RING, Channels, compute
+from prestep.sim.collectives.nccl.limits import Limits
 from prestep.sim.collectives.nccl.searched import renumbered
 from prestep.sim.collectives.nccl.system import System, system_of
 from prestep.sim.collectives.nccl.ways import Way
@@ -98,3 +99,19 @@ def test_gpus_of_a_tray_share_a_search() -> None:
     ]
     assert hosts[0] != hosts[1]
     assert renumbered(hosts[0]) == renumbered(hosts[1])
+
+
+@pytest.mark.parametrize(
+    ("cluster", "hosts", "gpus"),
+    [("gb200-nvl72", 20, 78), ("rail-h100", 2, 15), ("aws-p4de", 2, 13)],
+)
+@pytest.mark.parametrize("pattern", [RING, BALANCED])
+def test_walks_that_end_early_find_the_same(
+    cluster: str, hosts: int, gpus: int, pattern: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the links have no room for is not found by walking on, on the smaller of two hosts."""
+    fabric = load_cluster(cluster, hosts=hosts)
+    host = last_host(fabric, fabric.gpus[:gpus], "hopper")
+    early = answer(host, pattern)
+    monkeypatch.setattr(Limits, "improvable", lambda *_: True)
+    assert early.count and answer(host, pattern) == early

@@ -12,6 +12,7 @@ from prestep.sim.analysis.caveats import lopsided
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl.search import Graph, search
 from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.collectives.plan import changed
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs import generation
@@ -94,3 +95,12 @@ def test_a_lopsided_communicator_is_said() -> None:
     assert len(said(37, 74)) == 1
     assert "35 GPUs" in said(37, 74)[0] and "2 GPUs" in said(37, 74)[0]
     assert said(36, 72) == said(54, 90) == said(37, 74, 8.0) == said(71, 73) == ()
+
+
+def test_a_changed_copy_has_worked_nothing_out() -> None:
+    """What a group found of its hosts does not hold for a copy with others."""
+    fabric = load_cluster("rail-h100", 2)
+    group = group_of(fabric, fabric.gpus)
+    assert group.largest == 8
+    one = changed(group, hosts=(fabric.gpus[:4],))
+    assert one.largest == 4 and one.ranks == group.ranks and group.largest == 8
