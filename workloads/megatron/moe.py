@@ -6,9 +6,10 @@ the numbers of tokens by expert (token_dispatcher.py), whose copies take it time
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair_of
 from prestep.workloads.megatron.elementwise import (
     activate,
@@ -132,12 +133,9 @@ class FeedForward(Module):
 # are behind one event.
 COUNTS = {"alltoall": 4, "allgather": 1, "flex": 2}
 CAPTURED_COUNTS = 1
-# Passes over the output that a bias makes, weighted by the router expert by expert in fp32: product, sum,
-# joined, cast (TEGroupedMLP._apply_bias), forward and backward; and their kernels.
-BIAS_MOVED, BIAS_KERNELS = (14, 18), (4, 5)
-# The same for clamps of both halves and their concatenation (weighted_bias_quick_geglu_impl): each reads and writes an
-# element; backward the clamps' gradients read theirs and the input, and the halves' gradients are joined.
-CLAMP_MOVED, CLAMP_KERNELS = (4, 5), (3, 3)
+# Eager kernels over halves of rows, which are not vectorized: two clamps; backward three comparisons and two choices
+# (weighted_bias_quick_geglu_impl). Both ways the halves are joined.
+CLAMPS = (2, 5)
 
 
 class Experts(Module):
@@ -257,8 +255,9 @@ class Experts(Module):
         def run(given: Tensor) -> Tensor:
             if m.clamped and s.trainer is None:
                 given = _clamp(t, given)
-            return activate(t, given, bias, m.gated, s.options)
+            return activate(t, given, bias, m.gated, s.options, weighted=weighted)
 
+        weighted = s.trainer is None and m.gated
         return discarded(t, run, x, "moe_act" in s.options.recompute_modules)
 
     def _share(self, t: Tape, shared: FeedForward, x: Tensor) -> Tensor:
@@ -270,24 +269,68 @@ class Experts(Module):
 
 def _clamp(t: Tape, x: Tensor) -> Tensor:
     """Both halves of a gated activation's input clamped by eager operators, and joined."""
-    forward, backward = (moved * x.size for moved in CLAMP_MOVED)
-    return fused(t, [x], x.shape, forward, backward, kernels=CLAMP_KERNELS)
+    size, half = 2 * x.size, x.elements // 2
+
+    def run(count: int) -> None:
+        for _ in range(count):
+            t.launch(Kernel("aten mul", (half,), layout="strided", bytes=size / 2))
+        t.launch(Kernel("aten cat", (x.elements,), bytes=size))
+
+    return _eager(t, x, (), lambda: run(CLAMPS[0]), lambda: run(CLAMPS[1]))
 
 
 def _add_bias(t: Tape, x: Tensor, bias: Tensor | None) -> Tensor:
-    """The experts' output with their biases, where they have them."""
+    """The experts' output with their biases, where they have them.
+
+    ``TEGroupedMLP._apply_bias`` adds a bias times the router's weight expert by expert, in fp32, joins the sums and
+    casts them. The kernels are those that a profiler saw on an H200 (PyTorch 2.11; lab/notes/models.md).
+    """
     if bias is None:
         return x
-    forward, backward = (moved * x.size for moved in BIAS_MOVED)
-    return fused(
-        t,
-        [unsaved(x), bias],
-        x.shape,
-        forward,
-        backward,
-        parameters=1,
-        kernels=BIAS_KERNELS,
-    )
+    experts, n, width = bias.shape[0], x.elements, x.shape[-1]
+    each = max(width, n // experts)
+
+    def product(moved: float) -> None:
+        t.launch(Kernel("aten mul", (each,), "fp32", "strided", moved * each))
+
+    def forward() -> None:
+        for _ in range(experts):
+            product(4.0)
+            t.launch(Kernel("aten add", (each,), "bf16,fp32>fp32", bytes=10.0 * each))
+        t.launch(Kernel("aten cat", (n,), "fp32", bytes=8.0 * n))
+        t.launch(Kernel("aten copy", (n,), "fp32", bytes=6.0 * n))
+
+    def backward() -> None:
+        t.launch(Kernel("aten copy", (n,), layout="strided", bytes=6.0 * n))
+        for _ in range(experts):
+            t.launch(Kernel("aten copy", (each,), "fp32", bytes=6.0 * each))
+            for layout in ("", "outer"):  # the weight's gradient, and the bias's
+                product(8.0)
+                rows = (each // width, width)
+                t.launch(Kernel("aten sum", rows, "fp32", layout, 4.0 * each))
+        t.launch(Kernel("aten cat", (n,), bytes=4.0 * n))
+
+    return _eager(t, x, (bias,), forward, backward)
+
+
+def _eager(
+    t: Tape,
+    x: Tensor,
+    parameters: tuple[Tensor, ...],
+    forward: Callable[[], None],
+    backward: Callable[[], None],
+) -> Tensor:
+    """A value as large as ``x`` by kernels of eager operators, which make the parameters' gradients too."""
+    t.cpu("fused")
+    y = t.empty(x.shape, x.itemsize)
+    forward()
+
+    def back(_: Tensor) -> list[Tensor | None]:
+        t.cpu("fused_backward")
+        backward()
+        return [t.empty(one.shape, one.itemsize) for one in (x, *parameters)]
+
+    return t.apply(y, [unsaved(x), *parameters], back)
 
 
 def _sum(t: Tape, x: Tensor, other: Tensor) -> Tensor:

@@ -162,12 +162,17 @@ _NAMED = (
 
 
 def _packing(draft: Recipe, document: Document) -> None:
-    """Samples of several documents, which attention tells apart."""
+    """Samples of several documents, which attention tells apart: as long as those of the data set, if that is known."""
+    name, corpus = document.ended("dataset_name")
     for key in document.entries:
         if key.rpartition(".")[2] not in PACKING:
             continue
         value = document.get(key)
-        if value is not None and written(value) not in (*OFF, "-1", "0"):
+        if value is None or written(value) in (*OFF, "-1", "0"):
+            continue
+        if corpus in _models.DOCUMENTS:
+            _models.documents(draft, str(corpus), name, document)
+        else:
             _models.packed(draft, key, document.place(key), shown(value))
 
 

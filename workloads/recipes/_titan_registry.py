@@ -27,10 +27,6 @@ CONVERTERS = {
     "MXFP8LinearConverter": "mx",
     "NVFP4LinearConverter": "nvfp4",
 }
-#: Mean tokens of a document by the place of a corpus. C4 in English: 156 billion tokens in 365 million documents (arXiv
-#: 2104.08758, table 1), of which torchtitan has a sample for its tests. Grade: published.
-C4 = 427
-DOCUMENTS = {"allenai/c4": C4, "tests/assets/c4_test/data.json": C4}
 #: The layers' attention, of Python recipes alone.
 ATTENTION = "model_spec.attn_backend"
 
@@ -137,12 +133,10 @@ def _data(draft: Recipe, made: Document) -> None:
     said = {
         name: str(made.get(name)) for name in made.entries if name.startswith(prefix)
     }
-    corpora = [(name, place) for name, place in said.items() if place in DOCUMENTS]
+    corpora = [
+        (name, place) for name, place in said.items() if place in _models.DOCUMENTS
+    ]
     if not corpora:
         _models.packed(draft, key, made.place(key), str(made.get(key)))
     for name, corpus in corpora:
-        mean = DOCUMENTS[corpus]
-        draft.set("training.packed", mean, name, made)
-        draft.assume(
-            f"documents of {mean} tokens, the mean of {corpus}, which attention tells apart"
-        )
+        _models.documents(draft, corpus, name, made)
