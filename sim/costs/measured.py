@@ -29,16 +29,27 @@ from prestep.sim.costs.facts import NEEDED, SCHEMA, gpu_facts
 from prestep.sim.costs.gpu import Gpu, parts
 from prestep.sim.costs.gpu_files import aten_of, laid_over
 from prestep.sim.costs.tables import Row
-from prestep.sim.errors import InputError, Mistake, did_you_mean
+from prestep.sim.errors import InputError, Mistake
 from prestep.sim.extras import lazily
-from prestep.sim.schema import Number
+from prestep.sim.schema import Named, Number, Table, Text
 
 with lazily():
     from prestep.sim.costs import corrected
 
-FORMAT = 1
+FORMAT, ABOVE_0 = 1, Number(above=True)
 FACTS = tuple(SCHEMA.keys)
-_KEYS = ("format", "base", "table", "factor", *FACTS)
+#: What such a file may say.
+FILE = Table(
+    {
+        "format": Number(FORMAT, whole=True, high=FORMAT),
+        "base": Text(),
+        "table": Text(),
+        "factor": Named(
+            Table(dict.fromkeys(("value", "low", "high", "rows"), ABOVE_0), ("value",))
+        ),
+        **SCHEMA.keys,
+    }
+)
 EXPECTED = "a GPU's file as `prestep calibrate MEASURED.zip -o CLUSTER.toml` writes it"
 
 
@@ -125,36 +136,9 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _mistakes(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
     """Everything wrong with a file."""
-    if table.get("format", FORMAT if "base" not in table else None) != FORMAT:
-        yield Mistake(where, "format", repr(table.get("format")), f"{FORMAT}", EXPECTED)
-    yield from _wrong_names(where, table)
-    for key, value in table.items():
-        if key not in _KEYS:
-            expected, hint = f"one of {', '.join(_KEYS)}", did_you_mean(key, _KEYS)
-            yield Mistake(where, key, "an unknown key", expected, hint)
-        elif key in FACTS:
-            yield from SCHEMA.keys[key].mistakes(where, key, value)
-        elif key == "factor":
-            yield from _wrong_factors(where, value)
-
-
-def _wrong_names(where: str, table: Mapping[str, Any]) -> Iterable[Mistake]:
-    """What is wrong with the names of the GPU below and of the table."""
-    for key in ("base", "table"):
-        if key in table and not (isinstance(table[key], str) and table[key]):
-            yield Mistake(where, key, repr(table[key])[:60], "a name")
-    file = table.get("table")
-    if isinstance(file, str) and Path(file).name != file:
-        yield Mistake(where, "table", f'"{file}"', "a file beside this one")
-
-
-def _wrong_factors(where: str, factors: object) -> Iterable[Mistake]:
-    """What is wrong with the table of factors."""
-    if not isinstance(factors, dict):
-        yield Mistake(where, "factor", repr(factors)[:60], "a table")
-        return
-    for name, entry in factors.items():
-        value = entry.get("value") if isinstance(entry, dict) else None
-        if [*Number(above=True).mistakes(where, name, value)]:
-            expected = "{ value = ..., low, high, rows }"
-            yield Mistake(where, f"factor.{name}", repr(entry)[:60], expected)
+    yield from FILE.mistakes(where, "", table)
+    if "base" in table and "format" not in table:
+        yield Mistake(where, "format", "nothing", f"{FORMAT}", EXPECTED)
+    name = table.get("table")
+    if isinstance(name, str) and Path(name).name != name:
+        yield Mistake(where, "table", f'"{name}"', "a file beside this one")
