@@ -34,6 +34,7 @@ from prestep.sim.costs.gpu import Gpu, parts
 from prestep.sim.costs.gpu_files import HARDWARE, aten_of, rows_of
 from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
 from prestep.sim.costs.library_table import Library, LibraryTable
+from prestep.sim.costs.tables import read_operations
 from prestep.sim.graph.kernel import Kernel
 
 SOURCE, KERNEL = "trtllm/1.3.0rc20", "torch_flow"
@@ -121,7 +122,7 @@ def scaled(gpu: str) -> list[tuple[Kernel, float]]:
     assert path is not None
     return [
         (Kernel("gemm", row.kernel.shape[-3:], "fp8", "nt"), row.seconds)
-        for row in aten.read(path)
+        for row in read_operations(path)
         if row.kernel.kind == "aten _scaled_mm" and row.kernel.dtype == "fp8"
         if not row.kernel.layout.endswith(aten.FAST)
     ]

@@ -7,22 +7,19 @@ rows, those of the likest stand in; where the kind has none at all, all streams 
 
 from __future__ import annotations
 
-import csv
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.kinds import DTYPE_BYTES, work
-from prestep.sim.costs.tables import Scattered, toward
+from prestep.sim.costs.positions import SAMPLES, axes, is_attention, is_wide
+from prestep.sim.costs.tables import AtenRow, Scattered, toward
 from prestep.sim.graph.kernel import (
-    BATCHES,
     CHUNK,
     CHUNKS,
-    PREFIX,
     TENSORS,
     Kernel,
 )
@@ -95,112 +92,14 @@ CHANNEL_FORWARD, CHANNEL_BACKWARD, LEAST_OF_CHANNEL = 2.2e9, 1.0e9, 4e-6
 PASSED, PLANE = "aten batch_norm_elemt", 1.2e9
 #: Tensor cores want channels last: cuDNN copies other pictures so before and back after; bytes over the operands.
 TURNED = {"aten convolution": 2.0, "aten convolution_backward": 3.0}
-#: A filter for every picture: channels from which on its gradient is a kernel of its own with its copies (2 to 4 times
-#: as many where outputs are as many as inputs); seconds of a narrow and a wide one (measured: 0.2 to 1.5, 4 to 18 us).
-SAMPLES, WIDE, EACH_SAMPLE = "samples", 40, (0.4e-6, 8e-6)
+#: Seconds of the gradient of a filter for every picture, a narrow and a wide one (measured: 0.2 to 1.5, 4 to 18 us).
+EACH_SAMPLE = (0.4e-6, 8e-6)
 #: Filters' gradients as convolutions, whose filter is a picture: seconds of a place and channel of it. Results are few,
 #: and no kernel splits the sum (measured: 20 to 29 ns in rows for fitting).
 SWAPPED, EACH_PLACE = "swapped", 24e-9
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
-# Octaves (guess): cuDNN's masked kernels for heads of 129 to 192 take three times what those of 128 and 256 suggest;
-# convolutions in groups of 24 or 56 channels take two to ten times what those of 16, 32 or 64 do for as many flops.
-UNTUNED = 4.0
-# cuBLAS has other, half as quick kernels where rows end within 16 bytes (measured: 72 to 194 and 229 to 496 TFLOP/s).
-NARROWER = 2.0
-FEWEST = 8  # channels for which cuDNN has its usual kernels: colours take others
 JITTER = 0.3e-6  # guess, s: that by which the shortest kernels differ
 KINDS_DIFFER = 0.2  # guess: streams of as many bytes and elements by another name
-
-
-@dataclass(frozen=True)
-class AtenRow:
-    """One measured operation: seconds of its CUDA kernels, summed, and their count."""
-
-    kernel: Kernel
-    seconds: float
-    launches: int
-
-
-def read(path: Path) -> list[AtenRow]:
-    """Rows of a table: kind, layout, types, shape (sizes joined by x), bytes, flops, microseconds, launches."""
-    with path.open(newline="") as file:
-        return [_row(fields) for fields in csv.DictReader(file)]
-
-
-def _row(fields: dict[str, str]) -> AtenRow:
-    kernel = Kernel(
-        PREFIX + fields["kind"],
-        tuple(int(size) for size in fields["shape"].split("x")),
-        fields["dtype"],
-        fields["layout"],
-        float(fields["bytes"]),
-        float(fields["flops"] or 0),
-    )
-    return AtenRow(kernel, float(fields["us"]) * 1e-6, int(fields["launches"]))
-
-
-def _octaves(*sizes: float) -> tuple[float, ...]:
-    return tuple(math.log2(max(size, 1.0)) for size in sizes)
-
-
-def _attention_axes(kernel: Kernel) -> tuple[float, ...]:
-    batch, heads, kv_heads, length, kv_length, dim = kernel.shape
-    # Batches scale: what another one tells is worth more.
-    lanes = 0.4 * math.log2(batch * heads)
-    apart = UNTUNED * ("mask" in kernel.layout and 128 < dim <= 192)
-    grouped = 0.3 * (heads != kv_heads)
-    return lanes, *_octaves(length, kv_length, dim), grouped, apart
-
-
-def _convolution_axes(kernel: Kernel) -> tuple[float, ...]:
-    n, c, h, w, k, r, s, stride, groups = kernel.shape
-    side = math.sqrt(r * s)  # of a square filter of as many elements
-    few = groups == 1 and min(c, k) < FEWEST
-    apart = UNTUNED * _odd_groups(c // groups, groups), UNTUNED * few
-    if SAMPLES in kernel.layout:  # what counts is how wide one filter is
-        n, c, k, groups = groups, c // groups, k // groups, 1
-        apart = UNTUNED * _is_wide(kernel), 0.0
-    sizes = _octaves(h * w / stride**2, c, k, side, stride, groups)
-    kinds = NARROWER * _is_unaligned(kernel), UNTUNED * _is_volume(kernel)
-    return 0.3 * math.log2(n), *sizes, *apart, *kinds
-
-
-def _odd_groups(width: int, groups: int) -> bool:
-    """Whether a convolution has groups of several channels, but of no power of two."""
-    return groups > 1 and width > 1 and width & (width - 1) > 0
-
-
-def _is_volume(kernel: Kernel) -> bool:
-    """Whether a convolution is of volumes, whose depth is counted in the height, and has kernels of its own."""
-    _, _, h, w, _, r, s, *_ = kernel.shape
-    return r > s or (r == s and h > 4 * w > 4)
-
-
-def _is_unaligned(kernel: Kernel) -> bool:
-    """Whether a layer of single pixels is a product whose rows, the pixels of a channel, end within 16 bytes."""
-    _, _, h, w, _, r, s, stride, groups = kernel.shape
-    whole = r * s == stride == groups == 1 and not kernel.layout
-    return whole and h * w * DTYPE_BYTES.get(kernel.dtype, 1) % 16 > 0
-
-
-def stream_axes(kernel: Kernel) -> tuple[float, ...]:
-    """Position of a kernel of any sizes among streams: as many bytes, of elements of four that are read and written."""
-    if len(kernel.shape) == 1:
-        return axes(kernel)
-    return *_octaves(work(kernel)[1] / 8), 3.0
-
-
-def axes(kernel: Kernel) -> tuple[float, ...]:
-    """Position of a kernel among the rows of its kind, in octaves."""
-    if _is_attention(kernel):
-        return _attention_axes(kernel)
-    if "convolution" in kernel.kind and len(kernel.shape) == 9:
-        return _convolution_axes(kernel)
-    if kernel.kind in BATCHES:
-        return 0.3 * math.log2(kernel.shape[0]), *_octaves(*kernel.shape[1:])
-    if len(kernel.shape) == 1:
-        return *_octaves(kernel.shape[0]), math.log2(work(kernel)[1] / kernel.shape[0])
-    return _octaves(*kernel.shape)
 
 
 class Surface(Scattered):
@@ -311,7 +210,7 @@ class Base:
             fewer = FEWER_BITS if kernel.layout.endswith(FAST) else 1.0
             return fewer * self._product(_as_gemm(kernel))
         arithmetic = kernel.flops / (ARITHMETIC * self._roofline.peak_of(kernel.dtype))
-        if _is_attention(kernel):
+        if is_attention(kernel):
             arithmetic = max(arithmetic * _padding(kernel), _one_block(kernel))
         apart = max(rule(kernel) for rule in APART)
         before = _by_group(kernel) + _by_sample(kernel) + _turned(kernel) * memory
@@ -333,10 +232,6 @@ class Base:
         of_inputs = whole * product(steps * batch, out, inputs)
         one = of_inputs + steps * (product(batch, out, width) + GATE)
         return math.sqrt(layers) * one
-
-
-def _is_attention(kernel: Kernel) -> bool:
-    return "attention" in kernel.kind and len(kernel.shape) == 6
 
 
 def _padding(kernel: Kernel) -> float:
@@ -405,15 +300,7 @@ def _by_group(kernel: Kernel) -> float:
 def _by_sample(kernel: Kernel) -> float:
     """What gradients of a filter for every picture take: wide ones are a kernel for each with its copies."""
     own = kernel.kind == "aten convolution_backward" and SAMPLES in kernel.layout
-    return kernel.shape[-1] * EACH_SAMPLE[_is_wide(kernel)] if own else 0.0
-
-
-def _is_wide(kernel: Kernel) -> bool:
-    """Whether cuDNN computes the gradients of a filter for every picture picture by picture."""
-    _, c, _, _, k, high, across, _, groups = kernel.shape
-    inputs, outputs = c // groups, k // groups
-    together = 1 if inputs != outputs else 4 if kernel.dtype == "tf32" else 2
-    return inputs >= WIDE * together and high * across > 1
+    return kernel.shape[-1] * EACH_SAMPLE[is_wide(kernel)] if own else 0.0
 
 
 def _by_filter(kernel: Kernel) -> float:

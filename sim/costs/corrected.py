@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from prestep.sim.costs import aten, terms
+from prestep.sim.costs import positions, terms
 from prestep.sim.costs.counterparts import in_models
 from prestep.sim.costs.estimators import OWN, Basis, Estimator
 from prestep.sim.costs.estimators.chain import STAND_INS
@@ -57,7 +57,7 @@ def position(kernel: Kernel) -> tuple[float, ...]:
     if kind == "gemm":
         return terms.GEMM_AXES(kernel)
     if kind.startswith(PREFIX):
-        return aten.axes(kernel)
+        return positions.axes(kernel)
     if kind in terms.LINEAR and kind not in STREAM_PASSES:
         return terms.LINEAR[kind][1](kernel)
     return (math.log2(max(1.0, work(kernel)[1])),)

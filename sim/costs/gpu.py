@@ -22,7 +22,7 @@ from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from prestep.sim.costs.kinds import check, work
 from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
-from prestep.sim.costs.tables import REACH, Row
+from prestep.sim.costs.tables import REACH, Row, read_operations
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import GROUPS, PREFIX, Kernel
 
@@ -159,7 +159,7 @@ class Gpu:
         """What was measured of ATen operations on this GPU; None where nobody did."""
         if self._operations is None:
             return None
-        rows = aten.read(self._operations)
+        rows = read_operations(self._operations)
         return AtenTables(rows, self.tile_time, self.roofline)
 
     def surface(self, kernel: Kernel) -> tuple[aten.Surface, bool] | None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 
 # Below this many bytes (1 us at HBM speed) a kernel is latency, so its time says little about larger ones (guess).
 LATENCY_BOUND = 4e6
@@ -52,6 +52,33 @@ def row_of(fields: Mapping[str, Any]) -> Row:
     kernel = Kernel(kind, shape, dtype, layout, float(size or 0))
     seconds, noise = float(fields["seconds"]), float(fields["noise"])
     return Row(kernel, seconds, noise, int(fields["count"]), fields["source"])
+
+
+@dataclass(frozen=True)
+class AtenRow:
+    """One measured operation: seconds of its CUDA kernels, summed, and their count."""
+
+    kernel: Kernel
+    seconds: float
+    launches: int
+
+
+def read_operations(path: Path) -> list[AtenRow]:
+    """Rows of a table: kind, layout, types, shape (sizes joined by x), bytes, flops, microseconds, launches."""
+    with path.open(newline="") as file:
+        return [_operation(fields) for fields in csv.DictReader(file)]
+
+
+def _operation(fields: dict[str, str]) -> AtenRow:
+    kernel = Kernel(
+        PREFIX + fields["kind"],
+        tuple(int(size) for size in fields["shape"].split("x")),
+        fields["dtype"],
+        fields["layout"],
+        float(fields["bytes"]),
+        float(fields["flops"] or 0),
+    )
+    return AtenRow(kernel, float(fields["us"]) * 1e-6, int(fields["launches"]))
 
 
 class Curve:

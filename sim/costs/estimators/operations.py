@@ -20,17 +20,15 @@ from prestep.sim.costs.aten import (
     PRODUCTS,
     STREAM,
     WITHOUT_TENSOR_CORES,
-    AtenRow,
     Base,
     Surface,
-    axes,
     is_by_vector,
     is_mixed,
-    stream_axes,
 )
 from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator
 from prestep.sim.costs.estimators.roofline import Roofline
-from prestep.sim.costs.tables import NEAR
+from prestep.sim.costs.positions import axes, stream_axes
+from prestep.sim.costs.tables import NEAR, AtenRow
 from prestep.sim.graph.kernel import PREFIX, SCALED, Kernel
 
 STREAMS = tuple(
