@@ -13,7 +13,7 @@ import numpy as np
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.wires import paths
-from prestep.sim.graph.opgraph import Comm, by_link
+from prestep.sim.graph.opgraph import Comm
 from prestep.sim.planning import host_memory
 from prestep.sim.planning.job import Machine
 from prestep.topologies.core.links import Ints
@@ -125,8 +125,11 @@ def _merged(plans: Sequence[Plan]) -> Plan:
     first = plans[0]
     if len(plans) == 1:
         return first
-    links, usage = by_link([(p.links, p.usage) for p in plans])
-    _, data = by_link([(p.links, p.data_usage) for p in plans])
+    links, at = np.unique(np.concatenate([p.links for p in plans]), return_inverse=True)
+    usage, data = (
+        np.bincount(at, np.concatenate(amounts), len(links))
+        for amounts in zip(*((p.usage, p.data_usage) for p in plans), strict=True)
+    )
     return replace(
         first,
         links=links,

@@ -91,8 +91,9 @@ def carried(
     # The channels of a ring go between the same neighbours again and again: every pair is routed once.
     size = len(fabric.nodes)
     pairs, which = np.unique(src * size + dst, return_inverse=True)
-    amount = np.bincount(which, weights=each)
-    return used(fabric.loads(*np.divmod(pairs, size), amount))
+    if len(pairs) < len(src):
+        (src, dst), each = np.divmod(pairs, size), np.bincount(which, weights=each)
+    return used(fabric.loads(src, dst, each))
 
 
 def used(loads: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
