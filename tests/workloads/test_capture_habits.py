@@ -293,3 +293,37 @@ def test_traced_modules_ask_for_what_they_ask_untraced(tmp_path: Path) -> None:
     path.write_text(TRACED.replace("torch.jit.trace(net, x)", "net"))
     plain = captured((str(path),), tmp_path / "b.capture", quiet=True)
     assert traced["operations"] == plain["operations"]
+
+
+LABELLED = """
+import torch
+class Labelled(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, function, types, args=(), kwargs=None):
+        result = super().__torch_function__(function, types, args, kwargs or {})
+        if isinstance(result, cls):
+            result.label = "one"
+        return result
+net = torch.nn.Linear(64, 8).cuda()
+optimizer = torch.optim.SGD(net.parameters(), 0.1)
+for step in range(4):
+    x = torch.zeros(4, 64).as_subclass(Labelled)
+    assert (x + 1).label == "one"
+    net(x.to("cuda")).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_tensors_with_labels_are_copied_to_the_device(tmp_path: Path) -> None:
+    """Classes with meta data, as MONAI's and torchvision's, compute as tensors without."""
+    path = tmp_path / "train.py"
+    path.write_text(LABELLED)
+    labelled = captured((str(path),), tmp_path / "a.capture", quiet=True)
+    path.write_text(
+        LABELLED.replace(".as_subclass(Labelled)", "").replace(
+            "assert (x + 1).label", "# "
+        )
+    )
+    plain = captured((str(path),), tmp_path / "b.capture", quiet=True)
+    assert labelled["operations"] == plain["operations"]

@@ -216,7 +216,15 @@ class Recorder(TorchDispatchMode):
     def _fake(self, function: Any, args: Any, options: Any) -> Any:
         function, args = sizes.with_numbers(function, args)
         with self.fake:
-            return function(*args, **options)
+            try:
+                return function(*args, **options)
+            except TypeError:  # a fake mode takes no classes that it does not know
+                if not any(map(values.is_labelled, values.tensors_in((args, options)))):
+                    raise
+                args, options = torch.utils._pytree.tree_map(
+                    values.plain, (args, options)
+                )
+                return function(*args, **options)
 
     def _on_device(
         self, call: memo.Call | None, function: Any, args: Any, options: Any

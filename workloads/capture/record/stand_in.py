@@ -28,6 +28,7 @@ from prestep.workloads.capture.record import (
     cuda,
     cuda_shapes,
     typed,
+    values,
 )
 from prestep.workloads.capture.record.streams import SHOWN
 
@@ -67,6 +68,7 @@ def install(properties: SimpleNamespace, gpus: int, local_rank: int) -> FakeTens
     cuda_shapes.install()
     attention.install()
     composites.install((properties.major, properties.minor))
+    values.keep_plain()
     _take_lists()
     _number_lengths()
     _pin_nothing()

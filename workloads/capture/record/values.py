@@ -49,6 +49,31 @@ def value_of(tensor: Any) -> torch.Tensor | None:
     return tensor
 
 
+def is_labelled(tensor: Any) -> bool:
+    """Whether a tensor on the host has a class of Python's for its name or meta data, and computes as any other."""
+    kind = type(tensor)
+    own = kind not in (torch.Tensor, torch.nn.Parameter, FakeTensor)
+    return own and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__
+
+
+def plain(value: Any) -> Any:
+    """A tensor without such a class."""
+    if not (isinstance(value, torch.Tensor) and is_labelled(value)):
+        return value
+    with torch._C.DisableTorchFunction():
+        return value.as_subclass(torch.Tensor)
+
+
+def keep_plain() -> None:
+    """Results on the device have no classes for meta data: those that stand for others cannot take one."""
+    convert = torch._tensor._convert
+
+    def converted(result: Any, kind: Any) -> Any:
+        return result if isinstance(result, FakeTensor) else convert(result, kind)
+
+    torch._tensor._convert = converted
+
+
 def is_assumed(tensor: Any) -> bool:
     """Whether a value follows from one that was assumed."""
     return bool(getattr(tensor, "_assumed", False))
