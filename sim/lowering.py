@@ -222,7 +222,8 @@ def _site(
 ) -> Site:
     """What lowering has to know of the machine; `hosts` has the ratio of every rank's host."""
     fabric, gpus = machine.fabric, machine.gpus
-    processes.memory_of(fabric, gpus[0])  # whether there is such a socket
+    if fabric.numa != processes.LOCAL:
+        processes.memory_of(fabric, gpus[0])  # whether there is another socket
     names = fabric.hosts_of(gpus)
     domains = paths.domains(fabric)
     joined = [domains[gpu] for gpu in gpus].count(domains[gpus[0]])

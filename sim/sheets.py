@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from prestep.sim import files
+from prestep.sim import __version__, files
 from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 from prestep.sim.markup import markup, paragraph, table
 
 with lazily():
     from prestep.sim.exporters import html, markdown
+
+if TYPE_CHECKING:
+    from prestep.sim.spec.sections import Scenario
 
 PAGES = (".html", ".htm", ".md")
 
@@ -38,6 +41,24 @@ def check_suffix(path: Path) -> None:
     if path.suffix not in PAGES:
         expected = f"a file that ends in {' or '.join(PAGES)}"
         raise InputError.of("command line", "--report", str(path), expected)
+
+
+def asked(
+    scenario: Scenario | None, overrides: Sequence[str] = (), batch: int | None = None
+) -> list[str]:
+    """What many runs have in common, in short pieces: cluster, model, settings, changes and the version."""
+    pieces = []
+    if scenario is not None:
+        cluster, model, training = scenario.cluster, scenario.model, scenario.training
+        size = ((cluster.hosts, "hosts"), (cluster.gpus, "GPUs"))
+        pieces += [cluster.name or Path(cluster.file or "").stem]
+        pieces += [f"{number:,} {what}" for number, what in size if number]
+        pieces += [model.name or Path(model.file or "").name or model.kind or ""]
+        pieces += [f"sequences of {training.seq_len} tokens"]
+        batch = batch or training.global_batch
+        pieces += [f"global batch {batch}" if batch else ""]
+        pieces += [training.framework, training.precision]
+    return [*filter(None, pieces), *overrides, f"prestep {__version__}"]
 
 
 def write(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from prestep.sim.errors import InputError, did_you_mean
 
@@ -48,7 +48,8 @@ def _parse(
 ) -> tuple[float, str]:
     expected = f'a quantity with a unit such as "{example}"'
     if not isinstance(text, str):
-        hint = f'write "{text} {example.split()[-1]}"'
+        names = ["Gbit/s", "GB/s"] if units is BANDWIDTHS else [example.split()[-1]]
+        hint = _write(str(text), names)
         raise InputError.of(where, key, repr(text), expected, hint)
     match = _QUANTITY.fullmatch(text)
     if match is None:
@@ -66,12 +67,14 @@ def _hint(number: str, unit: str, units: dict[str, float]) -> str:
     """What to write instead of a unit that is unknown, cut short or missing."""
     if not unit:
         return f"the unit is missing; units: {', '.join(list(units)[:8])}, ..."
-    endings = ("bit/s", "B/s", "B", "FLOP/s")
-    # "800G": the reader knows of what.
+    endings = ("bit/s", "it/s", "B/s", "B", "FLOP/s")
+    # "800G": the reader knows of what; "400 Gb": in which time.
     whole = [unit + end for end in endings if unit + end in units]
-    if whole:
-        return "write " + " or ".join(f'"{number} {name}"' for name in whole)
-    return did_you_mean(unit, units)
+    return _write(number, whole) if whole else did_you_mean(unit, units)
+
+
+def _write(number: str, units: Iterable[str]) -> str:
+    return "write " + " or ".join(f'"{number} {name}"' for name in units)
 
 
 def _limit(number: float) -> str:

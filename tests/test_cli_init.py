@@ -200,3 +200,12 @@ def test_a_cluster_that_cannot_be(tmp_path: Path, words: str, message: str) -> N
     made = CliRunner().invoke(cli.main, line, input="\n" * 9)
     assert made.exit_code == 2 and message in made.output
     assert not path.exists()
+
+
+def test_without_a_terminal_the_option_is_missed_by_name(tmp_path: Path) -> None:
+    """What nobody can answer is refused with the option that says it, not broken off."""
+    words = ["init", "qwen2.5-0.5b", "--cluster", "dgx-h100", "-o", str(tmp_path / "a")]
+    done = CliRunner().invoke(cli.main, words, input="")
+    assert (
+        done.exit_code == 2 and "--hosts: found nothing, and no terminal" in done.stderr
+    )

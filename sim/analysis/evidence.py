@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from prestep.sim.analysis import metrics
 from prestep.sim.analysis.prediction import Fallback
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.costs import Gpu
@@ -25,20 +24,6 @@ GROUNDED = ("measured", "fitted")
 LEAST_SHOWN = 0.005
 # Why something has no measurement or fit of its own: (what, grade).
 Reason = tuple[str, str]
-
-
-def evidence_of(planned: Planned, run: Run) -> dict[str, float]:
-    """Evidence grades weighted by the time of kernels and communications in the last step."""
-    spent = _Spent.of(planned, run)
-    grades, times = list[str](), list[float]()
-    for number, _, time in spent.kernels():
-        shares = _kernel_grades(planned, planned.graph.kernels[number])
-        grades += shares
-        times += [time * share for share in shares.values()]
-    for plan, _, time in spent.plans():
-        grades.append(plan.evidence)
-        times.append(time)
-    return metrics.evidence_shares(grades, np.array(times))
 
 
 def tables_of(planned: Planned, run: Run) -> dict[str, float]:
@@ -70,28 +55,6 @@ def _kernel_tables(planned: Planned, kernel: Kernel | Chain) -> dict[str, float]
                 shares[name] = shares.get(name, 0.0) + part * share
         return shares
     return {} if kernel.kind == "spin" else {planned.gpu.basis(kernel).source: 1.0}
-
-
-def _kernel_grades(planned: Planned, kernel: Kernel | Chain) -> dict[str, float]:
-    """Shares of its time by grade; of a chain those of its kernels and of what it communicates."""
-    if isinstance(kernel, Chain):
-        return _chain_grades(planned, kernel)
-    if kernel.kind == "spin":
-        return {"measured": 1.0}
-    return {planned.gpu.evidence(kernel): 1.0}
-
-
-def _chain_grades(planned: Planned, kernel: Chain) -> dict[str, float]:
-    chain, shares = planned.chains[kernel.graph], dict[str, float]()
-    for inner, share in chain.constituents():
-        for grade, part in _kernel_grades(planned, inner).items():
-            shares[grade] = shares.get(grade, 0.0) + share * part
-    for plan in chain.plans:
-        rest = max(0.0, 1.0 - sum(shares.values()))
-        grade = plan.evidence
-        shares[grade] = shares.get(grade, 0.0) + rest / len(chain.plans)
-    whole = sum(shares.values()) or 1.0
-    return {grade: share / whole for grade, share in shares.items()}
 
 
 def fallbacks_of(

@@ -91,7 +91,7 @@ class Prediction:
     critical_path : CriticalPath or None
         What the end of the last step waited for, through all ranks; see `prestep.sim.analysis.critical_path`.
     evidence : mapping
-        Evidence grade -> share of the time that rests on it.
+        Evidence grade -> share of the step, by its critical path, that rests on it.
     tables : mapping
         Whose tables -> share of the kernels' time: "own", "library SOURCE", "borrowed from GPU", "limits" (datasheet).
     fallbacks : tuple of Fallback

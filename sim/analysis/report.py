@@ -14,7 +14,7 @@ from prestep.sim.analysis.critical_path import CriticalPath
 from prestep.sim.analysis.details import Details
 from prestep.sim.analysis.effects import Delay
 from prestep.sim.analysis.energy import energy_of, shares_of
-from prestep.sim.analysis.evidence import evidence_of, fallbacks_of, tables_of
+from prestep.sim.analysis.evidence import fallbacks_of, tables_of
 from prestep.sim.analysis.kernels import kernel_uses
 from prestep.sim.analysis.links import link_report
 from prestep.sim.analysis.memory import outside, peaks
@@ -189,7 +189,7 @@ def _trust(
     for delay in step.delays.values():
         interval = delay.interval(interval)
     return {
-        "evidence": evidence_of(planned, run),
+        "evidence": interval.grades(step.total),
         "tables": tables_of(planned, run),
         "fallbacks": fallbacks_of(planned, run, host * step.computing),
         "warnings": (

@@ -20,9 +20,12 @@ from prestep.sim.analysis.critical_path import CriticalPath
 from prestep.sim.costs.spreads import NOMINAL, quantile, widths
 from prestep.sim.planning.job import Job
 from prestep.sim.planning.planned import Planned
+from prestep.sim.schema import GRADES
 
 GUESS = "guess"
 RUN = "run to run"  # the part that is the state of the machine
+ROUTING, HOSTED = "natural routing of tokens to experts", "host of adapters"
+WHOLE_STEP = (RUN, ROUTING, HOSTED)  # parts of an interval that are no constants
 METHOD = "linearised over the critical path; errors of one constant count together"
 
 
@@ -82,6 +85,17 @@ class Uncertainty:
     guessed: float
     parts: tuple[Part, ...]
     nominal: float = NOMINAL
+
+    def grades(self, step: float) -> dict[str, float]:
+        """Shares of so long a step by the grade of the constants that its critical path rests on; best grade first."""
+        shares: dict[str, float] = {}
+        for part in self.parts:
+            if part.constant not in WHOLE_STEP and step:
+                shares[part.grade] = shares.get(part.grade, 0.0) + part.seconds / step
+        if self.guessed:
+            shares[GUESS] = self.guessed
+        order = dict.fromkeys((*GRADES, *shares))
+        return {name: shares[name] for name in order if name in shares}
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -169,14 +183,12 @@ def _largest_first(part: Part) -> tuple[float, str, str]:
 NATURAL = math.sqrt(
     (math.log(1.00) ** 2 + math.log(1.12) ** 2 + math.log(1.56) ** 2) / 3
 )
-ROUTING = "natural routing of tokens to experts"
 
 
 #: The same for the host of adapters in Megatron's layers at few tokens, whose Python nobody measured: a published step
 #: of LoRA took 1.90 times as long as its GPU (Qwen3 8B at 2,048 tokens, the cards above), which is the interval's end.
 ADAPTED = math.log(1.90) / quantile()
 TOKENS = 4096  # of a rank's microbatch: above them kernels are long enough to hide the host (a guess)
-HOSTED = "host of adapters"
 
 
 def with_unseen(interval: Uncertainty, job: Job, step: float) -> Uncertainty:

@@ -77,28 +77,28 @@ def cluster(
         host = host or model
     known = new_cluster.known_hosts()
     stated = None not in (host, hosts, network, below, oversubscription, port)
-    host = _asked("Host model", "--host", host, "dgx-h100")
+    host = prompted("Host model", "--host", host, "dgx-h100")
     if host not in known:
         expected = f"one of {', '.join(known)}"
         raise misused("--host", host, expected, did_you_mean(host, known))
-    count = int(_asked("Hosts", "--hosts", hosts, 32))
+    count = int(prompted("Hosts", "--hosts", hosts, 32))
     question = "Network (rail: a leaf for each NIC; tree: one)"
-    network = _asked(question, "--network", network, "rail")
+    network = prompted(question, "--network", network, "rail")
     if network not in _NETWORKS:
         raise misused("--network", network, f"one of {', '.join(_NETWORKS)}")
-    under = int(_asked("Hosts under the same leaves", "--below", below, count))
+    under = int(prompted("Hosts under the same leaves", "--below", below, count))
     question = "Oversubscription (2 for 2:1)"
-    blocked = int(_asked(question, "--oversubscription", oversubscription, 1))
-    rate = str(_asked("Port of a NIC (empty: the host's)", "--port", port, ""))
+    blocked = int(prompted(question, "--oversubscription", oversubscription, 1))
+    rate = str(prompted("Port of a NIC (empty: the host's)", "--port", port, ""))
     wire = parse_bandwidth(rate, "init cluster", "port") if rate else None
     text = description or f"{count} {host}"
     if not stated:  # who answers by options alone is asked nothing
-        text = str(_asked("Description", "--description", description, text))
+        text = str(prompted("Description", "--description", description, text))
     said = new_cluster.Answers(host, count, network, under, blocked, wire, text)
     _write(output, new_cluster.text_of(said))
 
 
-def _asked(question: str, option: str, said: T | None, usual: T) -> T:
+def prompted(question: str, option: str, said: T | None, usual: T) -> T:
     """An option, or the answer to its question; where nobody can answer, the option is missed by name."""
     if said is not None:
         return said

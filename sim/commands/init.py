@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import click
 
 from prestep.sim.commands._init_cluster import cluster as cluster_file
+from prestep.sim.commands._init_cluster import prompted
 from prestep.sim.commands._shared import (
     Count,
     check_new,
@@ -96,10 +97,14 @@ def command(
     check_new(output, force)
     if named is not None and model is not None:
         raise misused("--model", f"{model} beside {named}", "the model once")
-    name, _ = _asked("Model (name or file)", named or model, "llama3-8b", _model)
+    name, _ = _asked(
+        "Model (name or file)", "--model", named or model, "llama3-8b", _model
+    )
     place, own, ranks = _place(cluster, hosts, gpus)
-    tokens, _ = _asked("Tokens per sample", seq_len, 4096, int)
-    samples, _ = _asked("Samples per step, over all GPUs", global_batch, ranks, int)
+    tokens, _ = _asked("Tokens per sample", "--seq-len", seq_len, 4096, int)
+    samples, _ = _asked(
+        "Samples per step, over all GPUs", "--global-batch", global_batch, ranks, int
+    )
     job = first_scenario.Job(name, place, own, tokens, samples, ranks)
     files.write_text(output, first_scenario.text_of(job))
     talk(f"wrote {output}; predict it with `prestep run {output}`")
@@ -111,7 +116,9 @@ def _place(
     """The cluster, its hosts (None: as many as its file has), and how many GPUs these are."""
     if hosts is not None and gpus is not None:
         raise misused("--gpus", f"{gpus} beside --hosts {hosts}", "one of the two")
-    named, fabric = _asked("Cluster (name, GPU or file)", cluster, "dgx-h100", _cluster)
+    named, fabric = _asked(
+        "Cluster (name, GPU or file)", "--cluster", cluster, "dgx-h100", _cluster
+    )
     if gpus is not None:
         hosts = _hosts_of(gpus, fabric)
     place = _place_of(named, hosts)
@@ -122,7 +129,7 @@ def _place(
     def scaled(count: int) -> fabrics.Fabric:
         return fabric if count == usual else topologies.load_cluster(place, count)
 
-    count, scaled_fabric = _asked("Hosts", hosts, usual, scaled)
+    count, scaled_fabric = _asked("Hosts", "--hosts", hosts, usual, scaled)
     return place, None if count == usual else count, len(scaled_fabric.gpus)
 
 
@@ -156,13 +163,20 @@ def _hosts_of(gpus: int, fabric: fabrics.Fabric) -> int:
 
 
 def _asked(
-    question: str, said: Value | None, usual: Value, read: Callable[[Value], Meaning]
+    question: str,
+    option: str,
+    said: Value | None,
+    usual: Value,
+    read: Callable[[Value], Meaning],
 ) -> tuple[Value, Meaning]:
-    """An option, or the answer to its question, and what it stands for; asks again where the answer is wrong."""
+    """An option, or the answer to its question, and what it stands for; asks again where the answer is wrong.
+
+    Where nobody can answer, the option is missed by name.
+    """
     if said is not None:
         return said, read(said)
     while True:
-        answer: Value = click.prompt(question, default=usual, err=True)
+        answer = prompted(question, option, None, usual)
         try:
             return answer, read(answer)
         except InputError as error:

@@ -150,7 +150,8 @@ def _layouts(
     objective = options.objective
     if report is not None:
         answer, tables = page.sheets(words.to_dict(best, objective))
-        sheets.write(report, f"Search of {path.name}", answer, tables)
+        said = sheets.asked(base, overrides, batch)
+        sheets.write(report, f"Search of {path.name}", answer, tables, said)
         talk(f"wrote {report}")
     show_result(
         json_,

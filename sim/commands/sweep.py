@@ -118,8 +118,9 @@ def command(
     pool = executors.executor_of(executor, jobs)
     opener = openers.opener_of(openers.tables_of(path))
     # Mistakes of the file are told once, not for every run; the cluster of a recipe may be what is swept.
+    base = None
     if not getattr(opener, "NEEDS_CLUSTER", False):
-        load.load_scenario(path)
+        base = load.load_scenario(path)
     runs = grids.specs(path, values, overrides)
     with progress.count("runs", len(runs)) as task:
         results = study.sweep(runs, output, pool, jobs, partial(_tell, task), part)
@@ -129,7 +130,8 @@ def command(
     talk(f"wrote {results}")
     rows = study.rows_of(results)
     if report is not None:
-        _write(report, path.name, rows, objective)
+        said = sheets.asked(base, overrides)
+        _write(report, path.name, rows, objective, said)
     _show(rows, objective)
 
 
@@ -158,16 +160,28 @@ def _tell(task: progress.Task, done: int, of: int) -> None:
 
 
 def _write(
-    report: Path, name: str, rows: Sequence[study.Row], objective: ranking.Objective
+    report: Path,
+    name: str,
+    rows: Sequence[study.Row],
+    objective: ranking.Objective,
+    said: Sequence[str],
 ) -> None:
-    """The report: the best run, and all of them in order."""
+    """The report: what was asked, the best run, and all of them in order."""
     heading, cells, notes = _table(rows, objective, len(rows))
+    changed = heading.index("step time")  # before it stand the keys of the grid
+    lines = [
+        (
+            ", ".join(map("=".join, zip(heading[:changed], row, strict=False))),
+            *row[changed:],
+        )
+        for row in cells
+    ]
     answer = "Every run was refused."
-    if cells:
-        keys = [f"{key} {cell}" for key, cell in zip(heading, cells[0], strict=True)]
-        answer = f"The best of {len(cells)} runs: {', '.join(keys)}."
-    table = sheets.Sheet("Runs, the best first", heading, cells, notes=notes)
-    sheets.write(report, f"Sweep of {name}", answer, [table])
+    if lines:
+        answer = f"The best of {len(lines)} runs: {lines[0][0]}, {lines[0][1]} a step."
+    heads = ("run", *heading[changed:])
+    table = sheets.Sheet("Runs, the best first", heads, lines, notes=notes)
+    sheets.write(report, f"Sweep of {name}", answer, [table], said)
     talk(f"wrote {report}")
 
 

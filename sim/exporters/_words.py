@@ -15,15 +15,11 @@ from prestep.sim.analysis.memory import MemoryVerdict
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.uncertainty import (
     GUESS,
-    HOSTED,
-    ROUTING,
-    RUN,
     Uncertainty,
 )
 from prestep.sim.units import count, format_bytes, format_duration, percent
 
 INLINE = "inline"  # the name of a model whose sizes the scenario gives
-WHOLE_STEP = (RUN, ROUTING, HOSTED)  # parts of an interval that are no constants
 HALF = 0.5  # a step that rests on guesses to more than this has the main one named
 SHARES = {
     "compute": "compute",
@@ -141,22 +137,6 @@ def _trust_tile(result: Prediction) -> Tile:
         )
     text = f"on {near['n']} measured steps like it{guesses}"
     return "expected error", percent(near["error"]), text
-
-
-def grades(result: Prediction) -> dict[str, float]:
-    """Shares of the step by the grade of the constants that decide it; the one share of guesses that pages have.
-
-    Those of its critical path; of a step without an interval those of all its operations.
-    """
-    interval = result.uncertainty
-    if interval is None or not result.step_time:
-        return dict(result.evidence)
-    shares: dict[str, float] = {}
-    for part in interval.parts:
-        if part.constant not in WHOLE_STEP:
-            share = part.seconds / result.step_time
-            shares[part.grade] = shares.get(part.grade, 0.0) + share
-    return {**shares, GUESS: interval.guessed} if interval.guessed else shares
 
 
 def _guessed(interval: Uncertainty | None) -> str:

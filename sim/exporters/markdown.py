@@ -51,7 +51,7 @@ def _sections(result: Prediction) -> Iterator[tuple[str, str]]:
         heads = ("link", "busy", "carried", "1 % faster saves")
         yield "Busiest links", table(heads, _links(result))
     if result.evidence:
-        grades = words.grades(result).items()
+        grades = result.evidence.items()
         rows = [(grade, percent(share)) for grade, share in grades]
         grounds = table(("constants", "of the step"), rows)
         others = of_others(result.tables)

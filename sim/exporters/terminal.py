@@ -143,7 +143,7 @@ def _grounds(result: Prediction) -> list[tuple[str, Table]]:
     """What the times rest on, and what the reader is warned of."""
     sections = []
     if result.evidence:
-        grades = words.grades(result).items()
+        grades = result.evidence.items()
         line = ", ".join(f"{grade} {percent(share)}" for grade, share in grades)
         lines = [(line,)]
         if others := of_others(result.tables):

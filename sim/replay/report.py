@@ -175,9 +175,9 @@ def _answer(outcome: Outcome) -> Iterator[str]:
     measured, simulated = format_duration(before), format_duration(after)
     if outcome.changes:
         gain = percent(after / before - 1.0, True)
-        yield f"With the change the last step takes {simulated}; measured were {measured} ({gain})."
+        yield f"With the change the last step takes {simulated}, measured {measured} ({gain})."
     else:
-        yield f"Replayed, the last step takes {simulated}; measured were {measured}."
+        yield f"Replayed, the last step takes {simulated}, measured {measured}."
 
 
 #: Of the critical path: a step that waits longer for its host has little to gain elsewhere.

@@ -13,11 +13,11 @@ from typing import Any
 
 from prestep.validation.sets.sets import folder_of
 from tests.fuzz import trace_seeds
+from tests.lab.test_choices import LOG
 from tests.topologies.importers.test_graph_formats import CLOS
 from tests.topologies.importers.test_nccl_xml import HOST
 from tests.topologies.importers.test_text_formats import IB, SMI, TREE, YAML
 from tests.validation.test_calibrate_machine import MANIFEST, rows
-from tests.validation.test_choices import LOG
 from tests.validation.test_nccl_tests import HEAD, TAIL, row
 from tests.workloads.recipe_examples import EXAMPLES, text_with
 from tests.workloads.test_hugging_face import CONFIGS

@@ -101,6 +101,10 @@ def test_a_misspelt_unit_is_suggested() -> None:
         InputError, match=r'a\.toml: nic\.bandwidth: .*did you mean "GiB/s"'
     ):
         parse_bandwidth("5 GiB", "a.toml", "nic.bandwidth")
+    with pytest.raises(InputError, match='write "400 Gbit/s"'):
+        parse_bandwidth("400 Gb")
+    with pytest.raises(InputError, match='write "400 Gbit/s" or "400 GB/s"'):
+        parse_bandwidth(400)
 
 
 @given(st.floats(1e-9, 1e15))

@@ -369,3 +369,21 @@ def test_whatever_is_taken_away_runs_or_is_refused(name: str) -> None:
                 continue
             if len(gpus) == len(prestep.load_cluster(name).gpus):
                 assert rate <= most * (1 + 1e-9)
+
+
+def test_a_graph_needs_no_memory() -> None:
+    """GPUs, NICs and a switch are enough for a step that copies nothing to its hosts."""
+    graph = nx.MultiDiGraph(gpu_model="h100", name="two-hosts")
+    graph.add_node("sw0", kind="switch")
+    for host in ("h0", "h1"):
+        graph.add_node(f"{host}/gpu0", kind="gpu", host=host)
+        graph.add_node(f"{host}/nic0", kind="nic", host=host)
+        for kind, one, other in (
+            ("pcie", f"{host}/gpu0", f"{host}/nic0"),
+            ("nic", f"{host}/nic0", "sw0"),
+        ):
+            for ends in ((one, other), (other, one)):
+                graph.add_edge(*ends, kind=kind, bandwidth="48 GB/s", latency="1 us")
+    changes = {"parallel.dp": 2, "training.global_batch": 4}
+    result = prestep.simulate("llama1b-ddp4", cluster=graph, changes=changes)
+    assert result.scenario["hosts"] == 2 and result.step_time > 0

@@ -145,6 +145,9 @@ def _completed(parts: Mapping[str, Quantity], usual: LinkSpec) -> LinkSpec:
     return dataclasses.replace(spec, raw=raw)
 
 
+_NAMED = "a cluster is called as its file is; description is a line about it"
+
+
 class Reader:
     """Turns a table into a family's parameters, keeping every mistake and every source."""
 
@@ -175,7 +178,7 @@ class Reader:
                     key,
                     "an unknown key",
                     f"one of {', '.join([*HEADER, *hints])}",
-                    did_you_mean(key, hints),
+                    _NAMED if key == "name" else did_you_mean(key, hints),
                 )
             elif hints[key] is LinkSpec:
                 values[key] = self.link(key, entry, usual(values).get(key))

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from prestep.sim.analysis.prediction import Fallback, Prediction
-from prestep.sim.exporters import _words as words
 from prestep.sim.exporters._html import pictures, sections
 from prestep.sim.markup import element, markup, paragraph, table
 from prestep.sim.units import count, format_duration, percent
@@ -27,7 +26,7 @@ def evidence(result: Prediction) -> str:
         return ""
     parts = [
         (g, share, _GRADE_COLOURS.get(g, "other"), percent(share))
-        for g, share in words.grades(result).items()
+        for g, share in result.evidence.items()
     ]
     text = pictures.stacked(parts, "Share of the step by evidence") if parts else ""
     text += sections.legend(
