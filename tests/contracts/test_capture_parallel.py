@@ -46,6 +46,7 @@ CASES: dict[str, dict[str, Any]] = {
     "tp": {"mode": "tp"},
     "compiled tp": {"mode": "tp", "compile": True},
     "recomputed": {"mode": "ddp", "ac": True},
+    "compiled": {"mode": "ddp", "compile": True},
     "compiled fsdp, recomputed": {"mode": "fsdp", "ac": True, "compile": True},
     "pp": {"mode": "pp", "schedule": "1f1b", "microbatches": 2},
 }

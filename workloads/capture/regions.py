@@ -7,7 +7,7 @@ where they are, as Dynamo's breaks do.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from prestep.workloads.capture.recording import Event
@@ -30,14 +30,16 @@ class Arranged:
     again: dict[int, int] = field(default_factory=dict)
 
 
-def arrange(events: Sequence[Event]) -> Arranged:
-    """Collects the operations of compiled functions into pieces."""
+def arrange(events: Sequence[Event], sums: Collection[int] = ()) -> Arranged:
+    """Collects the operations of compiled functions into pieces; ``sums`` are the operations that add two tensors."""
     if not any(event.kind == "region" for event in events):
         return Arranged(tuple(events), {})
-    arranging = _Arranging()
-    for event in _undivided(events):
+    merged = _merged(events, sums)
+    arranging = _Arranging({s for at in merged for s, _ in events[at].values["reads"]})
+    for event in _undivided(events, merged):
         arranging.add(event)
     regions = arranging.regions
+    _hand_over(regions)
     again = _run_again(regions)
     for number, other in again.items():
         mine, there = regions[number], regions[other]
@@ -45,6 +47,19 @@ def arrange(events: Sequence[Event]) -> Arranged:
         there.freed, mine.freed = mine.freed, set()
     events = _handed_over(arranging.events, again)
     return Arranged(events, regions, again)
+
+
+def _hand_over(regions: Mapping[int, Region]) -> None:
+    """What a graph of a function makes and another one reads is a result of the first: DDP cuts functions."""
+    makers: dict[int, int] = {}
+    for number, region in regions.items():
+        for storage in (s for step in steps_of(region) for s, _ in step.writes):
+            makers.setdefault(storage, number)  # views write in place
+    for number, region in regions.items():
+        for storage in {s for step in steps_of(region) for s, _ in step.reads}:
+            maker = regions.get(makers.get(storage, number), region)
+            if maker is not region and storage not in maker.results:
+                maker.results.append(storage)
 
 
 def _run_again(regions: Mapping[int, Region]) -> dict[int, int]:
@@ -93,7 +108,33 @@ def _handed_over(
     return tuple(handed)
 
 
-def _undivided(events: Sequence[Event]) -> Iterator[Event]:
+def _merged(events: Sequence[Event], sums: Collection[int]) -> set[int]:
+    """Places of sums of gradients that autograd makes between graphs: each comes from another one, and goes to one."""
+    reads, writers = Counter[tuple[int, int]](), dict[int, int]()
+    found: list[tuple[int, int, Event]] = []
+    number, backward = 0, False
+    for at, event in enumerate(events):
+        if event.kind == "region":
+            number, backward = event.values["number"], bool(event.values["backward"])
+        if event.kind == "operate_compiled" and backward:
+            read = {storage for storage, _ in event.values["reads"]}
+            reads.update((number, storage) for storage in read)
+            apart = [s for s in read if writers.get(s, number) != number]
+            if event.values["operation"] in sums and apart:
+                found.append((at, number, event))
+            writers.update((storage, number) for storage, _ in event.values["writes"])
+    return {
+        at
+        for at, region, event in found
+        if not any(reads[region, s] for s, _ in event.values["writes"])
+        and any(
+            reads[region, s] == 1 and writers.get(s, region) != region
+            for s, _ in event.values["reads"]
+        )
+    }
+
+
+def _undivided(events: Sequence[Event], merged: Collection[int]) -> Iterator[Event]:
     """Backward passes of regions in one piece: what hooks of gradients do in between comes after them.
 
     Compiled backward is one node of autograd's graph, so the gradients of all its weights arrive together. Memory is
@@ -108,6 +149,11 @@ def _undivided(events: Sequence[Event]) -> Iterator[Event]:
     opened = 0  # where the region began that is open, or goes on later
     suspended: int | None = None  # the region that goes on later
     for at, event in enumerate(events):
+        if at in merged:
+            names = ("stream", "operation", "backward")
+            values = {name: event.values[name] for name in names}
+            postponed.append(Event("operate", values, event.calls))
+            continue
         if event.kind == "region":
             opened = at
             if event.values["number"] == suspended:
@@ -139,7 +185,8 @@ def _end_of(number: int) -> Event:
 class _Arranging:
     """The events so far, and the piece that grows."""
 
-    def __init__(self) -> None:
+    def __init__(self, summed: set[int]) -> None:
+        self.summed = summed  # storages of gradients that autograd adds between regions
         self.events: list[Event] = []
         self.regions: dict[int, Region] = {}
         self._open: tuple[int, bool] | None = None
@@ -190,7 +237,7 @@ class _Arranging:
         if event.kind not in ASIDE:
             self._finish_piece()
         if event.kind == "free" and self._open[1]:
-            self.regions[self._open[0]].freed.add(event.values["storage"])
+            self.regions[self._open[0]].freed |= {event.values["storage"]} - self.summed
         self.events.append(event._replace(calls=0))
 
     def _finish_piece(self) -> None:

@@ -80,7 +80,8 @@ class Compiler:
         changed = _changed(versions)
         made_by = set(versions.now)
         backward = [self._nodes(piece, versions) for piece in region.backward]
-        cut = partition(_flat(forward), _flat(backward), {(w, 0) for w in weights})
+        there = {(w, 0) for w in weights}
+        cut = partition(_flat(forward), _flat(backward), there, None, results)
         out = _joined(forward, {*results} | changed | cut.kept, ())
         left = _left(region, versions, made_by)
         gradients = [versions.of(storage) for storage in left]
@@ -95,9 +96,9 @@ class Compiler:
         named = zip((*region.results, *left), (*results, *gradients), strict=True)
         pairs = tuple((storage, value) for storage, (value, _) in named)
         lasting = {s for _, s in pairs}
-        there = {s for each in out for one in each.launches for s in touched(one)}
+        early = {s for each in out for one in each.launches for s in touched(one)}
         later = {s for each in back for one in each.launches for s in touched(one)}
-        given = frozenset(there - made), frozenset(later - made) | kept
+        given = frozenset(early - made), frozenset(later - made) | kept
         donated = (kept & made).difference(storage for storage, _ in results)
         return Compiled(
             _issued(out, sizes, given[0], lasting | kept),

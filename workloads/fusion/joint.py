@@ -74,7 +74,8 @@ def compile_function(f: Function) -> Joint:
     known = set(versions.now)
     backward = nodes_of(f.backward, f.operations, f.kernels, versions)
     gradients = [versions.of(storage) for storage in f.gradients]
-    cut = partition(forward, backward, {(s, 0) for s in f.lasting}, f.keeps)
+    lasting = {(s, 0) for s in f.lasting}
+    cut = partition(forward, backward, lasting, f.keeps, results)
     early = join(forward, {*results, *cut.kept})
     late = join([*cut.again, *backward], gradients, cut.made)
     return Joint(

@@ -51,13 +51,14 @@ def partition(
     backward: Sequence[Node],
     lasting: Collection[Value],
     keeps: Collection[int] | None = None,
+    results: Collection[Value] = (),
 ) -> Partition:
-    """The cut; ``lasting`` are values that are in memory all the time: weights.
+    """The cut; ``lasting`` are values that are in memory all the time: weights; ``results`` are written anyway.
 
     ``keeps``: storages that the program keeps (activation checkpointing), so that all else is computed again.
     """
     wanted = _read_before_written(backward)
-    graph = _Joint(forward, backward, lasting)
+    graph = _Joint(forward, backward, lasting, frozenset(results))
     if keeps is not None:
         kept = graph.stated(wanted, keeps)
     else:
@@ -85,8 +86,9 @@ class _Joint:
         forward: Sequence[Node],
         backward: Sequence[Node],
         lasting: Collection[Value],
+        results: frozenset[Value],
     ) -> None:
-        self.forward, self.lasting = forward, lasting
+        self.forward, self.lasting, self.results = forward, lasting, results
         self.size = dict(_sizes((*forward, *backward)))
         self.made_by = {
             v: at for at, node in enumerate(forward) for v, _ in node.writes
@@ -131,7 +133,7 @@ class _Joint:
     def _is_in_memory(self, value: Value) -> bool:
         """Whether forward writes a value even if backward does not want it."""
         at = self.made_by.get(value)
-        if at is None:
+        if at is None or value in self.results:
             return True
         maker = self.forward[at]
         readers = [self.forward[reader] for reader in self.readers.get(value, ())]

@@ -8,10 +8,11 @@ one it packs what the graph saves when it has run, so the whole graph runs again
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable
 from dataclasses import fields, is_dataclass
 from functools import partial
 
+from prestep.workloads.fusion.cuts import cut
 from prestep.workloads.fusion.lifetimes import CALL
 from prestep.workloads.operators.tensors import base
 from prestep.workloads.torch import aten
@@ -27,8 +28,6 @@ from prestep.workloads.torch.quantized import LARGEST
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.tracing import Tracing
 
-#: torch.distributed._DEFAULT_FIRST_BUCKET_BYTES: the cut nearest the output comes early.
-FIRST_BUCKET = 2.0**20
 #: What Dynamo traces through. Libraries' scans are under ``torch.compiler.disable``: they run as they are written,
 #: between graphs.
 TRACED = Attention, LatentAttention, FeedForward
@@ -131,25 +130,6 @@ def _cuts(cap: float, tracing: Tracing) -> list[int]:
     places = list(sizes)
     groups = cut(list(sizes.values()), cap)
     return [places[group[0]] for group in groups[1:]]
-
-
-def cut(sizes: Sequence[float], cap: float | None) -> list[list[int]]:
-    """Consecutive units grouped from the back: a group closes once its parameters reach ``cap`` bytes.
-
-    >>> cut([1.0, 30.0, 30.0], 25.0)
-    [[0], [1], [2]]
-    """
-    groups: list[list[int]] = [[]]
-    size = 0.0
-    for unit in reversed(range(len(sizes))):
-        if cap is not None and size >= (
-            min(FIRST_BUCKET, cap) if len(groups) == 1 else cap
-        ):
-            groups.insert(0, [])
-            size = 0.0
-        groups[0].insert(0, unit)
-        size += sizes[unit]
-    return groups
 
 
 def _kept(again: Again, tracing: Tracing) -> set[int]:

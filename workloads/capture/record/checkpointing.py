@@ -88,6 +88,8 @@ class Checkpointing:
         code = frame.f_code
         if code in EVENTS or self._wraps_a_hook(frame):
             event = EVENTS.get(code)
+            if event == (REGION, FORWARD) and Regions.cuts is not None:
+                Regions.cuts.whole = True
             if event == (SAVED, FORWARD) and Regions.calling is not None:
                 # A compiled function saves its tensors when it has run: a region with one runs again to its end.
                 frame.f_locals["frame"].early_stop = False

@@ -277,7 +277,7 @@ class Recorder(TorchDispatchMode):
             number = self._number(function, args, options, results)
             if entry is not None:
                 entry.number = number
-        Regions.enter()
+        Regions.enter(values.tensors_in((args, options)))
         done = (Streams.now.number, number, backward)
         if Regions.written is None or Regions.paused:
             log.add("operate", *done)

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FunctionType
 from typing import Any, ClassVar
@@ -16,6 +18,7 @@ from typing import Any, ClassVar
 import torch
 from torch._dynamo.eval_frame import DisableContext
 
+from prestep.workloads.capture.record.cuts import Cuts
 from prestep.workloads.capture.record.storages import Storages
 from prestep.workloads.capture.record.streams import Log
 from prestep.workloads.capture.record.values import tensors_in
@@ -40,6 +43,8 @@ class Regions:
         Whether a function runs in it that the compiler is kept away from.
     apart
         Numbers of autograd nodes that such functions made, in a call: FSDP's hooks have one.
+    cuts, graphs
+        Where the function is cut, and the first node of each of its graphs so far, with the region that it is.
     written
         The region that the recording is in: it changes with the next operation.
     """
@@ -47,12 +52,18 @@ class Regions:
     numbers: ClassVar[Iterator[int]] = itertools.count(1)
     calling: ClassVar[int | None] = None
     apart: ClassVar[list[range]] = []
+    cuts: ClassVar[Cuts | None] = None
+    graphs: ClassVar[list[tuple[int, int]]] = []
     paused: ClassVar[bool] = False
     written: ClassVar[Place | None] = None
 
     @classmethod
-    def enter(cls) -> None:
-        """Before an operation: opens or closes the region that it belongs to."""
+    def enter(cls, reads: Sequence[torch.Tensor] = ()) -> None:
+        """Before an operation on some tensors: opens or closes the region that it belongs to."""
+        if cls.cuts is not None and not cls.paused and cls.cuts.starts(reads):
+            cls.calling = next(cls.numbers)
+            # The operation's own node is there.
+            cls.graphs.append((torch._C._autograd._get_sequence_nr() - 1, cls.calling))
         place = cls._place()
         if place == cls.written:
             return
@@ -77,17 +88,20 @@ class Regions:
 
     @classmethod
     @contextmanager
-    def call(cls) -> Iterator[int]:
+    def call(cls, cuts: Cuts) -> Iterator[None]:
         """A call of a compiled function, which is the outermost one.
 
         Programs that ask are told that they are compiled: transformers makes masks there that it leaves out otherwise.
         """
-        number = cls.calling = next(cls.numbers)
+        cls.calling, cls.cuts = next(cls.numbers), cuts
+        cls.graphs = [(torch._C._autograd._get_sequence_nr(), cls.calling)]
+        cuts.begin()
         torch.compiler._is_compiling_flag = True
         try:
-            yield number
+            yield
         finally:
-            cls.calling = None
+            cuts.end()
+            cls.calling = cls.cuts = None
             torch.compiler._is_compiling_flag = False
 
     @classmethod
@@ -114,16 +128,17 @@ class Regions:
 def compiled(function: Callable[..., Any], see: Callable[[Any], int], name: str) -> Any:
     """A function whose calls are regions; ``see`` gives the number of a tensor's storage."""
 
+    cuts = Cuts(see)
+
     @functools.wraps(function)
     def called(*arguments: Any, **options: Any) -> Any:
         Log.compiled.add(name)
         if Regions.calling is not None:
             return function(*arguments, **options)
-        first = torch._C._autograd._get_sequence_nr()
-        with Regions.call() as number:
+        with Regions.call(cuts):
             results = function(*arguments, **options)
         tensors = [tensor for tensor in tensors_in(results) if tensor.is_cuda]
-        _claim(tensors, number, first)
+        _claim(tensors, Regions.graphs)
         Regions.apart.clear()
         Regions.leave([see(part) for tensor in tensors for part in parts(tensor)])
         return results
@@ -162,15 +177,16 @@ def parts(tensor: torch.Tensor) -> list[torch.Tensor]:
     return [p for each in inner if isinstance(each, torch.Tensor) for p in parts(each)]
 
 
-def _claim(results: list[torch.Tensor], number: int, first: int) -> None:
-    """The autograd nodes behind ``results`` that are no older than the call belong to it."""
+def _claim(results: list[torch.Tensor], graphs: Sequence[tuple[int, int]]) -> None:
+    """The autograd nodes behind ``results`` belong to the last graph that is no younger, if there is one."""
     pending = [tensor.grad_fn for tensor in results]
     while pending:
         node = pending.pop()
-        if node is None or KEY in node.metadata or not _made_since(node, first):
+        if node is None or KEY in node.metadata or not _made_since(node, graphs[0][0]):
             continue
         if not any(node._sequence_nr() in each for each in Regions.apart):
-            node.metadata[KEY] = number
+            at = bisect_right(graphs, (node._sequence_nr(), math.inf))
+            node.metadata[KEY] = graphs[at - 1][1]
         pending += [source for source, _ in node.next_functions]
 
 
