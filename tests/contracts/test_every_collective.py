@@ -22,10 +22,10 @@ from tests.sample import together
 ALGORITHMS = sorted(
     name
     for name in providers("prestep.sim.collectives.algorithms", "plan")
-    if name not in ("plan", "gloo", "one_sided")
+    if name not in ("plan", "gloo", "one_sided", "shots")
 )
-# Not NCCL's: on the CPU (Gloo stages buffers in host memory), or without a kernel of its own.
-OTHERS = ("gloo", "one_sided")
+# Not NCCL's: on the CPU (Gloo stages buffers in host memory), or kernels of others.
+OTHERS = ("gloo", "one_sided", "shots")
 CLUSTERS = ("h200-host-2", "h200-host-4", "dgx-h200")
 SIZES = (8.0, 2.0**16, 2.0**24, 2.0**32)
 NVLS = Nccl(nvls=True, collnet=True)  # what switches can do, they may

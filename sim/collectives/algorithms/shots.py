@@ -28,8 +28,9 @@ def obstacle(call: Call) -> str:
 
 
 def plan(call: Call) -> Plan:
-    """The all-reduce by the kernel that `backend` names."""
-    name, n, fabric = call.settings.backend, call.group.n, call.fabric
+    """The all-reduce by the kernel that `backend` names; by one shot, where it names none."""
+    backend, n, fabric = call.settings.backend, call.group.n, call.fabric
+    name = backend if backend in NAMES else NAMES[0]
     pace = call.constants.tables["shots"][name]
     share = 1.0 if name == "one_shot" else 2 / n
     flows = [(a, b, share) for a, b in permutations(call.ranks, 2)]
