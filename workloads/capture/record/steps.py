@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import dis
 import functools
 import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from types import CodeType
 from typing import Any, NamedTuple
 
 import torch
@@ -43,6 +45,8 @@ PASSING = ("/workloads/capture/record/modes.py",)
 WARMING = 16
 #: Updates of weights after which a program that has asked the GPU for nothing is taken to train on the host.
 ON_THE_HOST = 32
+#: Items that generators hand out in the time of one call (measured on a quiet host: 0.06 to 0.12 us, 0.95 a call).
+ITEMS = 8
 NAMED = 8  # names of ranges that a recording has, for who asks which of them mark steps
 #: Those of ours that call the program.
 CALLING = (
@@ -50,6 +54,18 @@ CALLING = (
     "/workloads/capture/record/__main__.py",
     "/workloads/capture/record/marks.py",
 )
+
+
+def goes_on(frame: Any) -> bool:
+    """Whether a generator hands out a further item, which the interpreter reports as a call."""
+    return bool(frame.f_lasti > _beginning(frame.f_code))
+
+
+@functools.cache
+def _beginning(code: CodeType) -> int:
+    """Where a function's first instruction is."""
+    every = dis.get_instructions(code)
+    return next((each.offset for each in every if each.opname == "RESUME"), 0)
 
 
 def is_of_the_program(frame: Any) -> bool:
@@ -121,6 +137,7 @@ class Steps:
     in_turn: list[int] = field(default_factory=list)  # optimizers, as they came
     on_host: int = 0  # updates before the first operation on the GPU
     over: int = 0  # updates since the wanted step ended
+    items: int = 0  # that generators handed out
     marks: Marks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -194,7 +211,16 @@ class Steps:
         elif event == "return":
             self.checkpointing.returned(frame)
         elif event == "call" and not self.checkpointing.call(frame):
-            Log.current.calls += is_of_the_program(frame)
+            Log.current.calls += self._calls(frame)
+
+    def _calls(self, frame: Any) -> int:
+        """Calls that one which the interpreter reports counts as: none if not the program's; several items are one."""
+        if not is_of_the_program(frame):
+            return 0
+        if not goes_on(frame):
+            return 1
+        self.items += 1
+        return int(self.items % ITEMS == 0)
 
     def _note_owners(self) -> None:
         """Whose storages are, now that gradients are there: of the step's first moment and of its last."""
