@@ -28,6 +28,10 @@ def label(constant: Constant) -> tuple[str, str]:
     return constant.name or constant.family, constant.grade
 
 
+#: Part of an interval: how far hosts of one kind differ. It has the seconds of the host's own constant once more.
+SPEED = "speed of the host"
+
+
 class Grounds:
     """Constants under a segment of the path; those of a kernel or a plan are found once."""
 
@@ -40,7 +44,7 @@ class Grounds:
         self.host = Constant("host", "", "fitted" if host.is_known else "guess")
         # Hosts of one kind differ from start to start, those with neighbours the most: the cluster file says how far.
         spread = None if host.source == "scenario" else facts.host_spread
-        self.speed = Constant("host", "speed of the host", "fitted")
+        self.speed = Constant("host", SPEED, "fitted")
         self.host_spread = spread or 0.0
 
     def shares(self, segment: Segment) -> Sequence[tuple[Constant, float]]:

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from types import MappingProxyType
 from typing import Any
 
-from prestep.sim.analysis.constants import Constant, Grounds
+from prestep.sim.analysis.constants import SPEED, Constant, Grounds
 from prestep.sim.analysis.critical_path import CriticalPath
 from prestep.sim.costs.spreads import NOMINAL, quantile, widths
 from prestep.sim.planning.job import Job
@@ -25,7 +25,8 @@ from prestep.sim.schema import GRADES
 GUESS = "guess"
 RUN = "run to run"  # the part that is the state of the machine
 ROUTING, HOSTED = "natural routing of tokens to experts", "host of adapters"
-WHOLE_STEP = (RUN, ROUTING, HOSTED)  # parts of an interval that are no constants
+#: Parts of an interval that have the whole step, or another part's seconds.
+TWICE = (RUN, ROUTING, HOSTED, SPEED)
 METHOD = "linearised over the critical path; errors of one constant count together"
 
 
@@ -90,7 +91,7 @@ class Uncertainty:
         """Shares of so long a step by the grade of the constants that its critical path rests on; best grade first."""
         shares: dict[str, float] = {}
         for part in self.parts:
-            if part.constant not in WHOLE_STEP and step:
+            if part.constant not in TWICE and step:
                 shares[part.grade] = shares.get(part.grade, 0.0) + part.seconds / step
         if self.guessed:
             shares[GUESS] = self.guessed

@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from prestep.sim.analysis.constants import SPEED
 from prestep.sim.analysis.critical_path import HOST
 from prestep.sim.analysis.effects import step_time
 from prestep.sim.analysis.prediction import Prediction
@@ -25,7 +26,6 @@ LEAST = 0.01  # share of a step from which on a host is said to decide it
 # A step that is simulated again and again: larger ones take seconds each time.
 MOST_OPERATIONS, MOST_GPUS = 10_000, 1_024
 GRAPH, COMPILED, EAGER = "cuda-graph", "pytorch-compiled", "pytorch-eager"
-SPEED = "speed of the host"  # as parts of an interval name it, beside `HOST`
 
 
 @dataclass(frozen=True)

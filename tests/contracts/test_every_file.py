@@ -72,10 +72,11 @@ def test_a_model_predicts_on_one_gpu(name: str) -> None:
     spec = load_model(Model(name=name))
     assert spec.name == name
     megatron = spec.kind == "transformer" and (spec.layers > 16 or spec.experts > 8)
+    tokens = spec.tokens if spec.patch else min(512, spec.max_positions or 512)
     tables = {
         "cluster": {"name": "h200-host-4", "gpus": 1},
         "model": {"name": name},
-        "training": {"seq_len": min(512, spec.max_positions or 512)}
+        "training": {"seq_len": tokens}
         | ({"framework": "megatron"} if megatron else {}),
     }
     result = predict(parse_scenario(tables, name))
