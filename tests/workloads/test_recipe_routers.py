@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from prestep.sim.errors import InputError
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.sections import Scenario
 
@@ -114,3 +115,18 @@ def test_graphs_of_scans(tmp_path: Path) -> None:
     graphs = ('cuda_graph_impl = "transformer_engine"', 'cuda_graph_scope = ["mamba"]')
     made = bridged(tmp_path, "Qwen/Qwen3-30B-A3B", *graphs)
     assert made.megatron.cuda_graph_scope == ("mamba",)
+
+
+@pytest.mark.parametrize(("corpus", "documents"), [("squad", 226), ("tulu3", 776)])
+def test_documents_of_a_known_data_set_are_as_long_as_its_mean(
+    corpus: str, documents: int, tmp_path: Path
+) -> None:
+    """Of Megatron-Bridge's packed samples; of another data set the reader is asked."""
+    said = f"cfg.dataset = Data(hf_dataset=Source(dataset_name='{corpus}'), packed_sequence_size=4096)"
+    more = f"seq_length = 4096\n    {said}"
+    made = bridged(tmp_path, "Qwen/Qwen3-30B-A3B", more, task="sft")
+    assert made.training.packed == documents
+    with pytest.raises(InputError, match=r"training\.packed"):
+        bridged(
+            tmp_path, "Qwen/Qwen3-30B-A3B", more.replace(corpus, "mine"), task="sft"
+        )

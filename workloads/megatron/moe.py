@@ -133,6 +133,8 @@ class FeedForward(Module):
 # are behind one event.
 COUNTS = {"alltoall": 4, "allgather": 1, "flex": 2}
 CAPTURED_COUNTS = 1
+# Passes over the experts' output that eager biases make: product, sum, joined, cast, forward and backward.
+BIAS_MOVED = (14, 18)
 # Eager kernels over halves of rows, which are not vectorized: two clamps; backward three comparisons and two choices
 # (weighted_bias_quick_geglu_impl). Both ways the halves are joined.
 CLAMPS = (2, 5)
@@ -235,7 +237,7 @@ class Experts(Module):
         x = self._written(t, x) if kernels_fused else self._activate(t, x)
         y = products.linear(t, x, self.fc2, (not kernels_fused, True))
         x = self.adapters.beside(t, x, y, self.fc2_pair, products, row=True)
-        return _add_bias(t, x, self.down_bias)
+        return (_streamed_bias if kernels_fused else _add_bias)(t, x, self.down_bias)
 
     def _written(self, t: Tape, x: Tensor) -> Tensor:
         """The activation in the products' kernels, which write what backward needs and what they multiply next."""
@@ -277,6 +279,19 @@ def _clamp(t: Tape, x: Tensor) -> Tensor:
         t.launch(Kernel("aten cat", (x.elements,), bytes=size))
 
     return _eager(t, x, (), lambda: run(CLAMPS[0]), lambda: run(CLAMPS[1]))
+
+
+def _streamed_bias(t: Tape, x: Tensor, bias: Tensor | None) -> Tensor:
+    """The same beside fused products, as a stream of the eager kernels' bytes.
+
+    Transformer Engine sums up both gradients in one kernel there (``grouped_dbias_dscales``). What takes the rest of
+    this time is not known (lab/notes/models.md).
+    """
+    if bias is None:
+        return x
+    forward, backward = (moved * x.size for moved in BIAS_MOVED)
+    inputs = [unsaved(x), bias]
+    return fused(t, inputs, x.shape, forward, backward, parameters=1, kernels=(4, 5))
 
 
 def _add_bias(t: Tape, x: Tensor, bias: Tensor | None) -> Tensor:
