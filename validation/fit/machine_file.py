@@ -181,8 +181,10 @@ class Fits:
         """Lines of the report about the host."""
         if self.host is None:
             return NO_HOST
-        use = f"by itself: --set cluster.host_factor={self.host.factor.value:.3g}"
-        return f"{self.host.summary}\n{use}"
+        factor = self.host.factor.value
+        use = f"by itself: --set cluster.host_factor={factor:.3g}"
+        captured = f"for captured programs: {factor / machine_host.CAPTURED:.3g}"
+        return f"{self.host.summary}\n{use}; {captured}"
 
     @property
     def link_notes(self) -> list[str]:
