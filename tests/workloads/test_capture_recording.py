@@ -491,3 +491,16 @@ def test_mfu_counts_what_the_model_asks_for_once(tmp_path: Path) -> None:
     untold = json.loads(run([forward, backward]).to_json())
     assert untold["mfu"] is None and untold["tflops_per_gpu"] is None
     assert untold["tokens_per_second_per_gpu"] is None
+
+
+def test_groups_of_the_same_ranks_are_communicators_of_their_own() -> None:
+    """A group that a program makes for its experts does not wait for DDP's reductions in the world's."""
+    groups = dict.fromkeys(("0:0", "0:1", "0:2", "3:0", "3:1"), (0, 1, 2, 3))
+    described = dict.fromkeys(groups, "undefined") | {"0:0": "default_pg"}
+    recorded = recording.Recording(
+        4, (), (), groups, 0, 1, "h200", described=described | {"3:0": "default_pg"}
+    )
+    first, second, third, *elsewhere = map(recorded.axis, groups)
+    assert second == f"{first} 2"
+    assert third == f"{first} 3"
+    assert elsewhere == [first, second]

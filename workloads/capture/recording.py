@@ -77,6 +77,10 @@ class Event(NamedTuple):
     calls: int
 
 
+#: What PyTorch calls a group that the program gives no name.
+UNNAMED = "undefined"
+
+
 @dataclass(frozen=True)
 class RankRecording:
     """The step of one rank; `represents`: the ranks that do the same, itself among them.
@@ -146,7 +150,23 @@ class Recording:
     recomputation: bool = False
 
     def axis(self, group: str) -> str:
-        """The parallel axis of a group, or a neutral name."""
+        """The parallel axis of a group, or a neutral name, with a number where others of the same ranks have it too.
+
+        Each is a communicator of its own, whose operations do not wait for those of the others.
+        """
+        name, members = self._axis(group), self.groups[group]
+        if self.described.get(group) != UNNAMED:
+            return name
+        of_rank = group.partition(":")[0]
+        alike = [
+            each
+            for each, ranks in self.groups.items()
+            if each.partition(":")[0] == of_rank and ranks == members
+        ]
+        place = [each for each in alike if self._axis(each) == name].index(group)
+        return f"{name} {place + 1}" if place else name
+
+    def _axis(self, group: str) -> str:
         description = self.described.get(group, "")
         return axis_of(description, len(self.groups[group]), self.world)
 
