@@ -110,7 +110,9 @@ def _refusal(sentence: str, printed: str) -> dict[str, Any]:
     lines = [line for line in printed.strip().splitlines() if line.strip()]
     if any("Traceback (most recent" in line for line in lines):
         return {"outcome": "failed", "said": "\n".join(lines[-LINES:])[-CHARACTERS:]}
-    return {"outcome": "refused", "said": sentence.strip()[-CHARACTERS:]}
+    own = [line for line in lines if line.startswith("prestep capture: ")]
+    said = own[-1] if own else sentence.strip()
+    return {"outcome": "refused", "said": said[-CHARACTERS:]}
 
 
 def _filled(text: Any, data: Path) -> str:
