@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from prestep import cli
+from prestep.workloads import recipes
 from tests.sample import together
 from tests.workloads.recipe_examples import EXAMPLES, text_with
 
@@ -250,3 +251,13 @@ def test_no_ranks_of_an_axis_are_refused(word: str, tmp_path: Path) -> None:
     result = typed("run", str(path), "--cluster", "dgx-h100")
     assert result.exit_code == 2, result.output
     assert "expected at least 1" in result.stderr
+
+
+def test_a_models_config_alone_says_what_it_takes(tmp_path: Path) -> None:
+    """Nobody wrote a job beside it: bf16 and one sample, and who writes a job."""
+    path = tmp_path / "config.json"
+    path.write_text('{"model_type": "llama", "hidden_size": 64}')
+    recipe = recipes.read(recipes.document_of(path))
+    assert recipe.get("training.precision") == "bf16"
+    assert recipe.get("training.micro_batch") == 1
+    assert any("prestep init --model" in text for text in recipe.assumed)

@@ -25,7 +25,8 @@ def render(explorer: Explorer) -> str:
     """The page; its script asks the server that it came from, and no other."""
     title = escape(page_title(explorer.base))
     answer = explorer.answer({})
-    pieces = markup(
+    pieces = element(
+        "div",
         *(
             element(
                 "section",
@@ -35,7 +36,8 @@ def render(explorer: Explorer) -> str:
             )
             for name in PIECES
             if name in TITLES
-        )
+        ),
+        class_="pieces",
     )
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'

@@ -104,7 +104,7 @@ def documents(draft: Recipe, corpus: str, said: str, where: Source) -> None:
     )
 
 
-def missing_length(draft: Recipe, said: str, where: str) -> None:
+def missing_length(draft: Recipe, said: str, where: str, more: str = "") -> None:
     """Notes that nobody knows how many tokens a sample has."""
-    hint = "--set training.seq_len=N says it"
+    hint = f"--set training.seq_len=N says it{more}"
     draft.need("training.seq_len", where, said, "nothing", "tokens of a sample", hint)

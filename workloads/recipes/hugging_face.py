@@ -32,6 +32,8 @@ OWN = {
     "model_name_or_path",
 }
 LENGTHS = ("max_seq_length", "max_length", "block_size", "cutoff_len", "sequence_len")
+#: Who chooses the rest of a job for a model.
+INIT = "prestep init --model config.json writes a job that fits"
 #: Keys of trainers on top of it, which have a format of their own.
 OTHERS = {"stage", "base_model"}
 #: Keys that pack several documents into a sample.
@@ -89,10 +91,13 @@ def of_files(
     configs = [one for one in files if "model_type" in one.entries]
     plain = [one for one in files if one not in engines + configs]
     said = _together(document, [*plain, *_named_launch(draft, document, plain)])
+    alone = document in configs and not said.entries and not engines
+    if alone:
+        said = _without_job(draft, said)
     draft.read(said, listed)
     engines = _engines(draft, said, engines)
     _model(draft, said, configs)
-    _length(draft, said)
+    _length(draft, said, f"; {INIT}" if alone else "")
     _batch(draft, said, engines)
     _options(draft, said)
     _engine.choose(draft, said, engines)
@@ -108,6 +113,15 @@ def of_files(
     _compiled.offload(draft, said, _engine.OFFLOAD)
     _engine.root(draft)
     _world(draft, said)
+
+
+def _without_job(draft: Recipe, said: Document) -> Document:
+    """A job for a model's config.json that comes alone: few models fit with the Trainer's fp32 and 8 samples."""
+    draft.assume(
+        f"a model's config.json alone is trained in bf16 with micro batch 1 (--set training.micro_batch=N); {INIT}"
+    )
+    job = {"bf16": Entry(True), "per_device_train_batch_size": Entry(1)}
+    return replace(said, entries=job)
 
 
 def _named_launch(
@@ -157,10 +171,10 @@ def _model(draft: Recipe, said: Document, configs: list[Document]) -> None:
     _models.missing(draft, "nothing", "model_name_or_path", str(said.path))
 
 
-def _length(draft: Recipe, said: Document) -> None:
+def _length(draft: Recipe, said: Document, more: str) -> None:
     key = next((name for name in LENGTHS if said.get(name)), "")
     if not key:
-        _models.missing_length(draft, LENGTHS[0], str(said.path))
+        _models.missing_length(draft, LENGTHS[0], str(said.path), more)
         return
     draft.set("training.seq_len", draft.count(said, key), key, said)
     packs = next((name for name in PACKING if written(said.get(name)) == "true"), "")

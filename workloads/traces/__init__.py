@@ -80,12 +80,12 @@ def format_of(path: str | Path) -> str:
     for name, sniff in plugins.providers(READERS, "sniff").items():
         if sniff(head):
             return name
-    start = head[:40].decode("utf-8", "replace")
     raise InputError.of(
         str(path),
         "",
-        f"a file that starts with {start!r}",
+        f"a file that starts with {head[:40]!r}",
         f"one of {', '.join(formats())}",
+        "dumps of collectives alone are for prestep doctor cluster",
     )
 
 

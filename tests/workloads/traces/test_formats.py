@@ -248,3 +248,11 @@ def test_formats_are_told_by_content(job: Path, tmp_path: Path) -> None:
     shutil.copy(job / "rank0.pt.trace.json.gz", tmp_path / "b.sqlite")
     assert traces.read_file(tmp_path / "a.json").format == "nsight"
     assert traces.read_file(tmp_path / "b.sqlite").format == "kineto"
+
+
+def test_dumps_of_collectives_are_sent_where_they_are_read(tmp_path: Path) -> None:
+    """NCCL's inspector has no step to replay; the refusal names the command that reads it."""
+    path = tmp_path / "inspector.log"
+    path.write_text('{"header": {"rank": 0}, "coll_perf": {"coll": "AllReduce"}}\n')
+    with pytest.raises(InputError, match="prestep doctor cluster"):
+        traces.read_file(path)
