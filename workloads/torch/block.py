@@ -27,7 +27,7 @@ from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
     from prestep.workloads.torch import adapter as adapters
-    from prestep.workloads.torch import latent_attention, liger, moe, vision
+    from prestep.workloads.torch import latent_attention, liger, moe, vision_attention
 
 
 class Attention(Module):
@@ -234,12 +234,10 @@ class BlockParallel:
     #: What surrounds projections that every rank has whole; None: nothing.
     whole_projections: latent_attention.Whole | None = None
 
-    def attention(
-        self, t: Tape, m: ModelSpec, window: int
-    ) -> Attention | latent_attention.LatentAttention:
+    def attention(self, t: Tape, m: ModelSpec, window: int) -> Part:
         """A block's attention: over this rank's heads, of so many tokens (0: all)."""
         if m.patch:
-            return vision.VisionAttention(t, m)
+            return vision_attention.VisionAttention(t, m)
         if m.latent:
             whole = self.whole_projections
             return latent_attention.LatentAttention(t, m, self.shards, whole)

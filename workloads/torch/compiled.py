@@ -27,10 +27,11 @@ from prestep.workloads.torch.moe import MixtureOfExperts
 from prestep.workloads.torch.quantized import LARGEST
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.tracing import Tracing
+from prestep.workloads.torch.vision_attention import VisionAttention
 
 #: What Dynamo traces through. Libraries' scans are under ``torch.compiler.disable``: they run as they are written,
 #: between graphs.
-TRACED = Attention, LatentAttention, FeedForward
+TRACED = Attention, LatentAttention, VisionAttention, FeedForward
 
 
 def compiled_block(
