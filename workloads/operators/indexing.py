@@ -44,14 +44,15 @@ def image(operation: Operation) -> tuple[Kernel, ...]:
 def patches(operation: Operation) -> tuple[Kernel, ...]:
     """im2col, a kernel for each picture: (pictures, channels times places, elements of a patch)."""
     source = first(operation)
-    four = (integers(argument(operation, at)) for at in range(1, 5))
+    # Pairs for height and width, or as a profiler has them: one number after the other.
+    numbers = [n for each in operation.arguments[1:] for n in integers(each)]
     places = [
         (side + 2 * around - step * (size - 1) - 1) // stride + 1
-        for side, size, step, around, stride in zip(
-            source.shape[-2:], *four, strict=True
+        for side, (size, step, around, stride) in zip(
+            source.shape[-2:], (numbers[:8:2], numbers[1:8:2]), strict=True
         )
     ]
-    elements = prod(integers(argument(operation, 1)))
+    elements = prod(numbers[:2])
     shape = source.shape[0], source.shape[1] * prod(places), elements
     size = ELEMENT_BYTES[source.dtype] * float(source.elements + prod(shape))
     return launched(operation, shape, dtype=source.dtype, size=size)
