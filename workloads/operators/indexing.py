@@ -46,6 +46,7 @@ def patches(operation: Operation) -> tuple[Kernel, ...]:
     source = first(operation)
     # Pairs for height and width, or as a profiler has them: one number after the other.
     numbers = [n for each in operation.arguments[1:] for n in integers(each)]
+    numbers = numbers or [1, 1, 1, 1, 0, 0, 1, 1]  # none said: every pixel
     places = [
         (side + 2 * around - step * (size - 1) - 1) // stride + 1
         for side, (size, step, around, stride) in zip(
