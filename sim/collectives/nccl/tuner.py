@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 from prestep.sim.collectives.algorithms import algorithms, nvls, pairwise, ring
 from prestep.sim.collectives.assemble import call_of
 from prestep.sim.collectives.group import Group, group_of
-from prestep.sim.collectives.nccl import plugins, rccl
+from prestep.sim.collectives.nccl import rccl
 from prestep.sim.collectives.nccl.search import search, unforced
 from prestep.sim.collectives.nccl.tuning import Model
 from prestep.sim.collectives.plan import OPS, PAIR_OPS, Plan
@@ -22,12 +22,15 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import network, paths, proxies, sharp, socket
 from prestep.sim.costs.gpu_files import generation_of
 from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.extras import lazily
+
+with lazily():
+    from prestep.sim.collectives.nccl import plugins
 
 # Since this release NCCL refuses what it cannot do instead of falling back to rings and trees.
 STRICT = (2, 24)
 # What the network's switches can do.
 REDUCED = ("all_reduce", "all_gather", "reduce_scatter")
-
 
 Estimates = dict[tuple[str, str], tuple[float, float]]
 
