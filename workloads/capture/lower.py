@@ -103,6 +103,7 @@ class _RankProgram:
     groups: dict[tuple[int, ...], tuple[Groups, int]]
     recorded: dict[int, tuple[int, ...]]  # CUDA events, by number
     communicated: dict[int, tuple[int, ...]]  # ends of communications
+    in_place: set[int]  # communications whose inputs lie in their outputs
     sequence: dict[Hashable, int]  # communications of a kind so far
     batch: dict[int, int] | None  # transfers asked for at once
 
@@ -120,6 +121,7 @@ class _RankProgram:
         self.simulated = frozenset(each.rank for each in recording.ranks)
         self.represented = _represented(recording)
         self.groups, self.recorded, self.communicated = {}, {}, {}
+        self.in_place = set()
         self.sequence, self.batch, self.going_back = {}, None, False
         self.asked_on = "compute"  # the stream that a communication follows
         self.calls = CompiledCalls(rank, compiler)
@@ -180,6 +182,9 @@ class _RankProgram:
             self.memory.memory.give_back(storage)
 
     # -- communication ------------------------------------------------------------------------
+    def _mark_in_place(self, values: Mapping[str, Any]) -> None:
+        self.in_place.add(values["number"])
+
     def _communicate(self, values: Mapping[str, Any]) -> None:
         recorder = self.recorder
         recorder.phase = COMMUNICATION
@@ -234,6 +239,7 @@ class _RankProgram:
             groups,
             self.recording.axis(values["group"]),
             arrivals,
+            values["number"] in self.in_place,
         )
 
     def _groups(self, members: tuple[int, ...]) -> tuple[Groups, int]:
@@ -356,6 +362,7 @@ PLAY: dict[str, Callable[[_RankProgram, Mapping[str, Any]], None]] = {
     "region": _RankProgram._enter,
     "region_end": _RankProgram._leave,
     "piece": _RankProgram._piece,
+    "in_place": _RankProgram._mark_in_place,
     "communicate": _RankProgram._communicate,
     "wait_collective": _RankProgram._wait_collective,
     "record": _RankProgram._record,

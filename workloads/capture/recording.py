@@ -37,6 +37,7 @@ EVENTS = {
     "operate_compiled": ("stream", "operation", "backward", "reads", "writes"),
     "region": ("number", "backward"),
     "region_end": ("number", "results"),
+    "in_place": ("number",),  # of the communication that follows: inputs lie in outputs
     "communicate": words("stream number kind group bytes dtype peer tag"),
     "wait_collective": ("stream", "number"),
     "record": ("stream", "event"),

@@ -171,6 +171,8 @@ def _communicate(
     number = works.next()
     group = _group(arguments, result is not None, works)
     agree(name, arguments, result, works.groups[group], works.exchange)
+    if kind == "all_gather" and result is None and _share(tensors, arguments[1]):
+        Log.current.add("in_place", number)
     Log.current.add(
         "communicate",
         Streams.now.number,
@@ -183,6 +185,12 @@ def _communicate(
         int(arguments[3]) if transfer else 0,
     )
     return number
+
+
+def _share(outputs: list[torch.Tensor], inputs: Any) -> bool:
+    """Whether inputs lie in the outputs, where NCCL does not copy them."""
+    memories = {tensor.untyped_storage()._cdata for tensor in outputs}
+    return any(t.untyped_storage()._cdata in memories for t in tensors_in(inputs))
 
 
 def _handle(works: Works, number: int, tensors: list[torch.Tensor]) -> Any:
