@@ -106,7 +106,7 @@ def moves(positions: Sequence[int]) -> list[Image.Image]:
         for position in positions:
             hand = HAND.replace("POSITION", str(position))
             server.text = plain.replace(b"</head>", hand.encode(), 1)
-            made.append(shot(server.address, 1200, 700))
+            made.append(shot(server.address, 1440, 840))
     return made
 
 
