@@ -82,9 +82,17 @@ def hook(p): o[p].step(); o[p].zero_grad()
 for p in m.parameters(): p.register_post_accumulate_grad_hook(hook)
 for i in range(5): m(torch.nested.nested_tensor([torch.randn(n, 64) for n in (13, 40, 27)], layout=torch.jagged, device=D)).values().square().mean().backward()
 """
+SPARSE = """
+e = torch.randint(0, 500, (2, 3000)); a = torch.sparse_coo_tensor(e, torch.ones(3000), (500, 500)).coalesce()
+r = torch.sparse_csr_tensor(torch.arange(0, 3001, 6), e[1], torch.ones(3000), (500, 500)).to(D); a = a.to(D)
+l = nn.Linear(16, 16).cuda(); o = torch.optim.Adam(l.parameters())
+for i in range(5):
+    h = torch.sparse.mm(torch.sparse.mm(a, a), l(torch.randn(500, 16, device=D))); h = torch.relu(r @ h)
+    o.zero_grad(); (h.sum() + (r.t() @ h).sum()).backward(); o.step()
+"""
 KINDS = {
-    "data": DATA, "distributions": DISTRIBUTIONS, "derivatives": DERIVATIVES, "compiled": COMPILED,
-    "within backward": WITHIN_BACKWARD,
+    "data": DATA, "sparse": SPARSE, "distributions": DISTRIBUTIONS, "derivatives": DERIVATIVES,
+    "compiled": COMPILED, "within backward": WITHIN_BACKWARD,
 }  # fmt: skip
 IN_TURN = """
 a, b = nn.Linear(32, 32).cuda(), nn.Linear(32, 32).cuda(); p, q = torch.optim.SGD(a.parameters(), lr=0.1), torch.optim.SGD(b.parameters(), lr=0.1)

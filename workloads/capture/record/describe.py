@@ -42,8 +42,9 @@ def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]
     """[name, arguments, options, results]; a tensor is {"dtype", "shape", "strides" unless contiguous, "device"}."""
     returned = tensors_in(results)
     name = f"{function._schema.name.replace('::', '.')}.{function._overloadname}"
-    if name in SUMS and _is_sparse(arguments[1]):
-        written, (rows, places) = arguments[0], sparse_parts(arguments[1])
+    other = arguments[1] if name in SUMS else None
+    if isinstance(other, torch.Tensor) and other.layout == torch.sparse_coo:
+        written, (rows, places) = arguments[0], sparse_parts(other)
         name, arguments = "aten.index_add_.default", (written, 0, places[0], rows)
     if name == "aten.sparse_mask.default" and not _is_sparse(arguments[0]):
         _, places = sparse_parts(arguments[1])
@@ -109,13 +110,19 @@ def argument(value: Any) -> Any:
     return str(value)
 
 
+#: How tensors lie of which only what is not zero is in memory.
+SPARSE = torch.sparse_coo, torch.sparse_csr
+
+
 def _is_sparse(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout == torch.sparse_coo
+    return isinstance(value, torch.Tensor) and value.layout in SPARSE
 
 
 def sparse_parts(value: torch.Tensor) -> tuple[torch.Tensor, ...]:
     """Values and indices of a sparse tensor, which are all that lies in memory."""
     with _disable_current_modes():
+        if value.layout == torch.sparse_csr:
+            return value.values(), value.col_indices(), value.crow_indices()
         return value._values(), value._indices()
 
 

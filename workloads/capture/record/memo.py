@@ -214,7 +214,7 @@ def _key(value: Any, tensors: list[Any], with_offset: bool) -> Hashable:
         return kind, value
     if kind is tuple or kind is list or kind is torch.Size:
         return tuple([_key(each, tensors, with_offset) for each in value])
-    if kind in REAL and value.device.type == "cpu":
+    if kind in REAL and value.device.type == "cpu" and value.layout is torch.strided:
         tensors.append(value)
         return value.shape, value.stride(), value.dtype
     raise _Unlike

@@ -124,6 +124,17 @@ def _kept_boxes(boxes: torch.Tensor, *_: Any) -> list[Made]:
     return [((max(1, boxes.shape[0] // 2),), torch.int64)]
 
 
+def _sparse_product(left: Any, right: Any) -> list[torch.Tensor]:
+    """A product of two sparse matrices in coordinates: every entry meets a row's share of the other's."""
+    shape = left.shape[0], right.shape[1]
+    met = left._nnz() * right._nnz() / max(1, right.shape[0])
+    count = max(1, min(shape[0] * shape[1], round(met)))
+    with left.fake_mode, torch.sparse.check_sparse_tensor_invariants(False):
+        places = left._indices().new_empty((2, count))
+        entries = left._values().new_empty(count)
+        return [torch.sparse_coo_tensor(places, entries, shape, is_coalesced=True)]
+
+
 def _packed(
     sequences: torch.Tensor, lengths: torch.Tensor, batch_first: bool
 ) -> list[Made | torch.Tensor]:
@@ -146,6 +157,7 @@ ASSUMPTIONS = {
     "aten::bincount": Assumption("the smallest length", _bincount),
     "aten::repeat_interleave": Assumption("each once", _repeat_interleave),
     "aten::_pack_padded_sequence": Assumption("as long as possible", _packed),
+    "aten::_sparse_sparse_matmul": Assumption("entries spread evenly", _sparse_product),
     "torchvision::nms": Assumption("half of the boxes", _kept_boxes),
 }
 
