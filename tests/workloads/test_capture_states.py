@@ -83,13 +83,14 @@ optimizer = torch.optim.SGD(model.parameters(), 0.1)
 def test_several_gpus_of_one_process_are_refused_by_name(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """The message says what to do instead, without a traceback; on one rank such a program is one like any other."""
+    """The message says where, and what to do instead, without a traceback; on one rank such a program is one like any other."""
     path = tmp_path / "train.py"
     path.write_text(PARALLEL + STEPS)
     with pytest.raises(InputError, match="exit code 1"):
         captured((str(path),), path.with_suffix(".capture"), world=8)
     said = capfd.readouterr().err
-    assert said.startswith("prestep capture: torch.nn.DataParallel runs 8 GPUs")
+    assert f"{path}:3: prestep capture: torch.nn.DataParallel runs 8 GPUs" in said
+    assert "Traceback" not in said
     assert said.strip().endswith("--world 1")
     captured((str(path),), path.with_suffix(".capture"), quiet=True)
 

@@ -11,6 +11,7 @@ import os
 import runpy
 import sys
 import threading
+import traceback
 from types import SimpleNamespace
 from typing import Any, NoReturn
 
@@ -108,7 +109,7 @@ def _run(script: str, arguments: list[str], recorder: Recorder) -> Any:
     except SystemExit as stop:
         return stop.code
     except launches.Refused as refused:
-        print(refused, file=sys.stderr)
+        print(f"{_line_of(refused, script)}{refused}", file=sys.stderr)
         return 1
     except Exception as error:  # printed as Python prints what ends a program
         sys.excepthook(*sys.exc_info())
@@ -116,6 +117,13 @@ def _run(script: str, arguments: list[str], recorder: Recorder) -> Any:
             print(DOWNLOADS, file=sys.stderr)
         return 1
     return None
+
+
+def _line_of(error: BaseException, script: str) -> str:
+    """Where in the script an error came from: "train.py:12: ", or nothing."""
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == script]
+    return f"{script}:{lines[-1]}: " if lines else ""
 
 
 def _wants_network(error: BaseException | None) -> bool:

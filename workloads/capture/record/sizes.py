@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import (
 )
 
 from prestep.workloads.capture.record import values
+from prestep.workloads.capture.record.launches import Refused
 from prestep.workloads.capture.record.stand_in import INSIDE
 from prestep.workloads.capture.record.values import value_of
 
@@ -279,8 +280,9 @@ def _computed(
     except (RuntimeError, NotImplementedError) as error:
         if not isinstance(unknown, UNKNOWN):
             raise unknown from None  # a mistake of the program's
-        raise NotImplementedError(
-            f"{function}: nothing says how large its results are: PyTorch has no shapes for it without a GPU, and it "
-            f"does not run on the host ({error}). Register them with torch.library.register_fake"
+        reason = str(error).partition("\n")[0].partition(". ")[0]
+        raise Refused(
+            f"prestep capture: {function}: nothing says how large its results are: PyTorch has no shapes for it "
+            f"without a GPU, and it does not run on the host ({reason}). Register them with torch.library.register_fake"
         ) from None
     return tree_map(inside, computed)
