@@ -137,4 +137,4 @@ def test_what_ends_a_program_is_said_in_a_sentence(
     with pytest.raises(InputError, match="exit code 1"):
         captured((str(path),), path.with_suffix(".capture"))
     last = capfd.readouterr().err.strip().splitlines()[-1]
-    assert said in last and last.startswith("prestep capture") is bool(said)
+    assert said in last and ("prestep capture: " in last) is bool(said)
