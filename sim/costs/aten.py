@@ -44,8 +44,10 @@ PRODUCTS = (
 )
 #: Types that run at the same speed, where one has no rows.
 ALIKE = {"fp16": "bf16", "bf16": "fp16", "int32": "fp32", "fp32": "int32"}
-#: Types of products and attention that CUDA cores compute: how rows of others lie in memory says nothing of them.
-WITHOUT_TENSOR_CORES = ("fp32", "fp64")
+#: Types of products and attention that CUDA cores compute: how rows of others lie in memory says nothing of them. FP64
+#: has tensor cores on the GPUs whose operations were measured; convolutions in it do not use them.
+ON_CUDA_CORES = ("fp32",)
+CONVOLVED_WITHOUT = ("fp32", "fp64")
 #: Where corrections start: the shortest operation, s, and shares of the datasheet's limits (guesses).
 FLOOR, MEMORY, ARITHMETIC = 1.5e-6, 0.88, 0.6
 #: Seconds that a bias adds to a product, and to an element of its result (median of H200's and H100's rows).
@@ -313,7 +315,7 @@ def _by_filter(kernel: Kernel) -> float:
 
 def _turned(kernel: Kernel) -> float:
     """Bytes of copies to channels last and back over those of the operands."""
-    if len(kernel.shape) != 9 or kernel.dtype in WITHOUT_TENSOR_CORES:
+    if len(kernel.shape) != 9 or kernel.dtype in CONVOLVED_WITHOUT:
         return 0.0
     single = kernel.shape[-1] == kernel.shape[1]  # PyTorch's own kernels
     as_it_lies = "channels_last" in kernel.layout or single

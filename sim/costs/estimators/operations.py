@@ -17,9 +17,9 @@ from prestep.sim.costs.aten import (
     KINDS_DIFFER,
     LIKE,
     NOISE,
+    ON_CUDA_CORES,
     PRODUCTS,
     STREAM,
-    WITHOUT_TENSOR_CORES,
     Base,
     Surface,
     is_by_vector,
@@ -157,9 +157,7 @@ def _unlike(group: Group, own: Group) -> tuple[bool, ...]:
 def _on_other_units(kind: str, dtype: str, own: str) -> bool:
     """Whether one of two types of products or attention runs on tensor cores, and the other does not."""
     arithmetic = kind in PRODUCTS or "attention" in kind
-    return arithmetic and (dtype in WITHOUT_TENSOR_CORES) != (
-        own in WITHOUT_TENSOR_CORES
-    )
+    return arithmetic and (dtype in ON_CUDA_CORES) != (own in ON_CUDA_CORES)
 
 
 def _stream_of(group: Group) -> Group | None:
