@@ -247,9 +247,9 @@ def _operator_times(scenario: Scenario) -> Mapping[str, float]:
     if not stated:
         return {}
     if of is None:
-        found, expected = ", ".join(stated), "a program that `prestep capture` recorded"
-        mistake = Mistake(scenario.where, "costs.operators", found, expected)
-        raise InputError(mistake)
+        expected = "a program that `prestep capture` recorded"
+        found = ", ".join(stated)
+        raise InputError(scenario.mistake("costs.operators", expected, found=found))
     return of(scenario, stated)
 
 

@@ -183,7 +183,7 @@ SPLIT = HEAD + "[parallel]\ndp = 4\n"
             ("parallel.dp=4", "pytorch.joined_qkv=true"),
             (
                 "training.seq_len: found 2048, expected at most max_positions = 1024",
-                "pytorch.joined_qkv: found True",
+                "pytorch.joined_qkv: found true",
             ),
         ),
     ],

@@ -25,13 +25,10 @@ def refusals(scenario: JobSpec) -> Iterator[Mistake]:
         ("parallel.data_parallel", way, framework.data_parallel),
     ):
         if value not in simulated:
-            expected = " or ".join(simulated)
-            yield Mistake(
-                scenario.where, key, f'"{value}"', expected, "not simulated yet"
-            )
-    if parallel.cp > 1 and not framework.context_parallel:
-        stated = f'"{parallel.cp}"'
-        yield Mistake(scenario.where, "parallel.cp", stated, "1", "not simulated yet")
+            hint, found = "not simulated yet", f'"{value}"'
+            yield scenario.mistake(key, " or ".join(simulated), hint, found)
+    if not framework.context_parallel:
+        yield from scenario.refused(["parallel.cp"], "1", "not simulated yet")
     if optimizer.optimizer(training.optimizer).iterations:
         yield from _whole_matrices(scenario, framework)
     yield from framework.refusals(scenario)
@@ -39,20 +36,16 @@ def refusals(scenario: JobSpec) -> Iterator[Mistake]:
 
 def _whole_matrices(scenario: JobSpec, framework: Framework) -> Iterator[Mistake]:
     """Newton-Schulz products need a matrix, or a tensor-parallel part of it, on one rank: PyTorch gathers it."""
-    where, parallel = scenario.where, scenario.parallel
-    stated = f'"{scenario.training.optimizer}"'
-    way = parallel.data_parallel or "none"
+    key, way = "training.optimizer", scenario.parallel.data_parallel or "none"
     gathered = way in GATHERED and scenario.pytorch.fsdp == "2"
     if way not in REPLICATED and not (framework.gathers_matrices and gathered):
         hint = f'parallel.data_parallel = "{way}" leaves each rank a part of a matrix'
         expected = f"an elementwise optimizer, or {' or '.join(REPLICATED)}"
-        yield Mistake(where, "training.optimizer", stated, expected, hint)
+        yield scenario.mistake(key, expected, hint)
     parts = framework.blockwise or framework.gathers_matrices
-    if parallel.tp > 1 and not parts:
+    if scenario.parallel.tp > 1 and not parts:
         hint = "parallel.tp leaves each rank a part of a matrix"
-        yield Mistake(
-            where, "training.optimizer", stated, "an elementwise optimizer", hint
-        )
+        yield scenario.mistake(key, "an elementwise optimizer", hint)
 
 
 def precisions_of(framework: Framework) -> tuple[str, ...]:

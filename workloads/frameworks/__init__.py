@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import Field, dataclass, field, fields
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from prestep.sim import plugins
 from prestep.sim.errors import Mistake, PrestepError
@@ -19,10 +19,24 @@ if (
     from prestep.workloads.lowered import Lowered, Site
     from prestep.workloads.models.model import ModelSpec
 
-#: Keys that a rule rests on (one that is already wrong silences it), and the rule: of a scenario, or of it and a model.
-Rule = tuple[str, Callable[..., Iterator[Mistake]]]
+Check = Callable[..., Iterator[Mistake]]
 #: Sections whose keys are read by some families of frameworks.
 OF_FAMILIES = ("pytorch", "megatron")
+
+
+class Rule(NamedTuple):
+    """A check of a scenario, or of it and a model, and the keys that it rests on: one that is wrong silences it."""
+
+    keys: str
+    check: Check
+
+    def __call__(self, *args: object) -> Iterator[Mistake]:
+        return self.check(*args)
+
+
+def rule(keys: str) -> Callable[[Check], Rule]:
+    """Makes a rule of a check; `keys` are separated by spaces."""
+    return lambda check: Rule(keys, check)
 
 
 def _nothing(*_: Any) -> Iterator[Any]:
@@ -139,6 +153,7 @@ def readers(section: type, key: Field[Any]) -> list[str]:
     return of.split()
 
 
+@rule("pytorch megatron training")
 def foreign(s: JobSpec) -> Iterator[Mistake]:
     """Keys of other frameworks, in sections of which this one reads some: they would be taken for its own."""
     mine = framework_of(s)
@@ -146,14 +161,11 @@ def foreign(s: JobSpec) -> Iterator[Mistake]:
         part = getattr(s, name)
         read = mine.reads(type(part))
         for key in fields(part) if read else ():
-            value = getattr(part, key.name)
-            if value != key.default and key.name not in read:
+            if key.name not in read and getattr(part, key.name) != key.default:
                 families = readers(type(part), key)
                 of = [f for f in names() if framework(f).family in families]
                 hint = f"training.framework = {' or '.join(of)} reads it"
-                yield Mistake(
-                    s.where, f"{name}.{key.name}", str(value), "nothing", hint
-                )
+                yield s.mistake(f"{name}.{key.name}", "nothing", hint)
 
 
 def names() -> list[str]:

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
 from prestep.sim.extras import lazily
+from prestep.workloads.frameworks import rule
 from prestep.workloads.frameworks._pytorch_model import megatrons_own
 from prestep.workloads.job import JobSpec
 from prestep.workloads.models.model import ModelSpec
@@ -14,6 +15,13 @@ with lazily():
     from prestep.workloads.megatron import pipeline_layout
 
 
+BESIDE = "with model.compress_ratios"
+
+
+@rule(
+    "parallel.tp parallel.cp training training.packed training.recompute megatron.attention "
+    "megatron.recompute_modules megatron.fp8_dot_product_attention adapter.targets model.compress_ratios"
+)
 def in_megatron(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Layers of Megatron's own engine alone."""
     if s.training.framework != "megatron":
@@ -25,61 +33,48 @@ def in_megatron(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
 
 def _spread(s: JobSpec) -> Iterator[Mistake]:
     """All heads and whole samples are on one rank (DSv4HybridAttention)."""
-    p, where = s.parallel, s.where
-    if p.tp > 1:
-        hint = "Megatron's dsv4_hybrid attention has all heads on every rank"
-        yield Mistake(
-            where, "parallel.tp", str(p.tp), "1 with model.compress_ratios", hint
-        )
-    if p.cp > 1:
-        hint = "Megatron cuts packed documents for it, which is not simulated"
-        yield Mistake(
-            where, "parallel.cp", str(p.cp), "1 with model.compress_ratios", hint
-        )
-    if s.training.packed is not None:
-        hint = "compressed keys of packed documents are not simulated"
-        found = str(s.training.packed)
-        yield Mistake(where, "training.packed", found, "nothing", hint)
+    hint = "Megatron's dsv4_hybrid attention has all heads on every rank"
+    yield from s.refused(["parallel.tp"], f"1 {BESIDE}", hint)
+    hint = "Megatron cuts packed documents for it, which is not simulated"
+    yield from s.refused(["parallel.cp"], f"1 {BESIDE}", hint)
+    hint = "compressed keys of packed documents are not simulated"
+    yield from s.refused(["training.packed"], "nothing", hint)
     if s.adapter.on:
         hint = "adapters beside compressed attention are not simulated"
-        found = ", ".join(s.adapter.targets)
-        yield Mistake(where, "adapter.targets", found, "no [adapter]", hint)
+        yield s.mistake("adapter.targets", "no [adapter]", hint)
 
 
 def _core(s: JobSpec) -> Iterator[Mistake]:
     """Its core has kernels of its own, and does not run again."""
-    o, where = s.megatron, s.where
-    if o.attention != "flash":
+    if s.megatron.attention != "flash":
         hint = "compressed attention has sparse kernels of its own"
-        found = f'"{o.attention}"'
-        yield Mistake(where, "megatron.attention", found, '"flash"', hint)
-    if s.training.recompute == "selective" or "core_attn" in o.recompute_modules:
-        hint = "Megatron's dsv4_hybrid attention does not run its core again"
-        if s.training.recompute == "selective":
-            key, found, expected = "training.recompute", '"selective"', '"none"'
-        else:
-            key, found = "megatron.recompute_modules", '"core_attn"'
-            expected = "others: mla_up_proj, moe_act"
-        yield Mistake(where, key, found, expected, hint)
-    if o.fp8_dot_product_attention:
-        hint = "its sparse kernels take 16 bits"
-        key = "megatron.fp8_dot_product_attention"
-        yield Mistake(where, key, "true", "false", hint)
+        yield s.mistake("megatron.attention", '"flash"', hint)
+    hint = "Megatron's dsv4_hybrid attention does not run its core again"
+    if s.training.recompute == "selective":
+        yield s.mistake("training.recompute", '"none"', hint)
+    elif "core_attn" in s.megatron.recompute_modules:
+        expected, found = "others: mla_up_proj, moe_act", '"core_attn"'
+        yield s.mistake("megatron.recompute_modules", expected, hint, found)
+    key = "megatron.fp8_dot_product_attention"
+    yield from s.refused([key], "false", "its sparse kernels take 16 bits")
 
 
+@rule(
+    "parallel.pp parallel.vpp megatron.pipeline_layout megatron.overlap_moe_expert_parallel_comm "
+    "model.hash_layers model.layers"
+)
 def hashed(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Experts chosen by tokens' numbers are where these are: on the first stage, and not beside other microbatches."""
     if model.kind != "transformer" or not model.hash_layers:
         return
-    first, key = _first_stage(s, model), "model.hash_layers"
+    first = _first_stage(s, model)
     if first is not None and model.hash_layers > first:
         hint = "tokens' numbers are on the first stage alone (moe_n_hash_layers)"
-        found, expected = str(model.hash_layers), f"at most its {first} layers"
-        yield Mistake(s.where, key, found, expected, hint)
-    if s.megatron.overlap_moe_expert_parallel_comm:
-        hint = "Megatron has none of moe_n_hash_layers beside it"
-        overlap = "megatron.overlap_moe_expert_parallel_comm"
-        yield Mistake(s.where, overlap, "true", "false", hint)
+        expected = f"at most its {first} layers"
+        yield s.mistake("model.hash_layers", expected, hint, model.hash_layers)
+    hint = "Megatron has none of moe_n_hash_layers beside it"
+    overlap = "megatron.overlap_moe_expert_parallel_comm"
+    yield from s.refused([overlap], "false", hint)
 
 
 def _first_stage(s: JobSpec, model: ModelSpec) -> int | None:

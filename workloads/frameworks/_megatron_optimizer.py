@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
+from prestep.workloads.frameworks import rule
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import splits_backward
 from prestep.workloads.optimizer import optimizer
@@ -12,50 +13,44 @@ from prestep.workloads.optimizer import optimizer
 FSDP = ("fsdp", "zero3")
 
 
+@rule("parallel parallel.offload parallel.data_parallel training.optimizer")
 def offloaded(s: JobSpec) -> Iterator[Mistake]:
     """The optimizer in the host's memory: of ranks that update a part of the parameters by Adam."""
-    p, where = s.parallel, s.where
+    p = s.parallel
     if p.offload == "none":
         return
-    key = "parallel.offload"
     if p.offload != "optimizer":
         hint = "FSDP2's CPUOffloadPolicy keeps parameters there"
-        yield Mistake(where, key, f'"{p.offload}"', '"optimizer" or "none"', hint)
+        yield s.mistake("parallel.offload", '"optimizer" or "none"', hint)
     of_megatron = s.training.framework == "megatron"
     ways = ("zero1",) if of_megatron else ("zero1", "zero2", "zero3")
     if p.data_parallel not in ways:
         hint = "Megatron's hybrid optimizer is a distributed one, ZeRO-Offload is of ZeRO's partitions"
         expected = f"{' or '.join(ways)} with parallel.offload"
-        yield Mistake(
-            where, "parallel.data_parallel", f'"{p.data_parallel}"', expected, hint
-        )
+        yield s.mistake("parallel.data_parallel", expected, hint)
     if optimizer(s.training.optimizer).update != "adam":
         hint = "its update by the CPU is not simulated"
         expected = "an optimizer of Adam's kind with parallel.offload"
-        found = f'"{s.training.optimizer}"'
-        yield Mistake(where, "training.optimizer", found, expected, hint)
+        yield s.mistake("training.optimizer", expected, hint)
     yield from _switches(s)
 
 
 def _switches(s: JobSpec) -> Iterator[Mistake]:
     """Choices of Megatron's optimizer in the host's memory, which ZeRO's has not."""
-    p, where = s.parallel, s.where
-    if p.offload_fraction > 1:
-        expected = "a share from 0 to 1"
-        found = str(p.offload_fraction)
-        yield Mistake(where, "parallel.offload_fraction", found, expected)
-    elif s.megatron.overlap_param_gather_with_optim_step:
-        key = "megatron.overlap_param_gather_with_optim_step"
-        yield Mistake(where, key, "true", "false with parallel.offload")
+    share, early = (
+        "parallel.offload_fraction",
+        "megatron.overlap_param_gather_with_optim_step",
+    )
+    if s.parallel.offload_fraction > 1:
+        yield s.mistake(share, "a share from 0 to 1")
+    else:
+        yield from s.refused([early], "false with parallel.offload")
     if s.training.framework == "megatron":
         return
-    if s.megatron.overlap_cpu_optimizer_d2h_h2d:
-        key, hint = "megatron.overlap_cpu_optimizer_d2h_h2d", "a switch of Megatron's"
-        yield Mistake(where, key, "true", "false", hint)
-    if p.offload_fraction != 1:
-        hint = "of ZeRO's partitions all is in the host's memory"
-        found = str(p.offload_fraction)
-        yield Mistake(where, "parallel.offload_fraction", found, "1", hint)
+    key = "megatron.overlap_cpu_optimizer_d2h_h2d"
+    yield from s.refused([key], "false", "a switch of Megatron's")
+    hint = "of ZeRO's partitions all is in the host's memory"
+    yield from s.refused([share], "1", hint)
 
 
 def offloaded_caveat(s: JobSpec) -> Iterator[str]:
@@ -67,30 +62,30 @@ def offloaded_caveat(s: JobSpec) -> Iterator[str]:
         )
 
 
+@rule(
+    "megatron megatron.use_precision_aware_optimizer parallel.data_parallel parallel.offload "
+    "training.optimizer training.framework"
+)
 def precision_aware(s: JobSpec) -> Iterator[Mistake]:
     """Types of the optimizer's states, which Megatron's distributed Adam alone has."""
+    key = "megatron.use_precision_aware_optimizer"
     if not s.megatron.use_precision_aware_optimizer:
         return
-    key, where = "megatron.use_precision_aware_optimizer", s.where
     if s.training.framework == "deepspeed":
-        yield Mistake(where, key, "true", "false", "a switch of Megatron's engine")
+        yield s.mistake(key, "false", "a switch of Megatron's engine")
     if s.parallel.data_parallel != "zero1":
         hint = "Megatron wants the distributed optimizer for it"
-        found = f'"{s.parallel.data_parallel}"'
-        expected = f'"zero1" with {key}'
-        yield Mistake(where, "parallel.data_parallel", found, expected, hint)
+        yield s.mistake("parallel.data_parallel", f'"zero1" with {key}', hint)
     if optimizer(s.training.optimizer).update != "adam":
-        found = f'"{s.training.optimizer}"'
         hint = "states of other updates are simulated in fp32"
-        yield Mistake(where, "training.optimizer", found, f'"adam" with {key}', hint)
+        yield s.mistake("training.optimizer", f'"adam" with {key}', hint)
     if s.parallel.offload != "none":
-        for name in ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype"):
-            value = getattr(s.megatron, name)
-            if value != "fp32":
-                expected = '"fp32" with parallel.offload'
-                yield Mistake(where, f"megatron.{name}", f'"{value}"', expected)
+        names = ("main_params_dtype", "exp_avg_dtype", "exp_avg_sq_dtype")
+        keys = [f"megatron.{name}" for name in names]
+        yield from s.refused(keys, '"fp32" with parallel.offload')
 
 
+@rule("parallel parallel.fsdp_shards parallel.dp parallel.cp parallel.data_parallel")
 def shards(s: JobSpec) -> Iterator[Mistake]:
     """Groups of ranks that share parameters: as many as divide all of them."""
     key, count = "parallel.fsdp_shards", s.parallel.fsdp_shards
@@ -99,20 +94,23 @@ def shards(s: JobSpec) -> Iterator[Mistake]:
         return
     if s.parallel.data_parallel not in FSDP:
         hint = 'Megatron with data_parallel = "fsdp" has shards of its own'
-        yield Mistake(s.where, key, str(count), "nothing", hint)
+        yield s.mistake(key, "nothing", hint)
     elif ranks % count:
-        expected = f"a divisor of dp * cp = {ranks}"
-        yield Mistake(s.where, key, str(count), expected)
+        yield s.mistake(key, f"a divisor of dp * cp = {ranks}")
 
 
+@rule("parallel parallel.pp parallel.data_parallel")
 def zero2(s: JobSpec) -> Iterator[Mistake]:
     """Gradients in parts, in a pipeline."""
     if s.parallel.data_parallel == "zero2" and s.parallel.pp > 1:
         hint = "ZeRO-2 reduces gradients in every microbatch, which DeepSpeed refuses in a pipeline"
-        key, expected = "parallel.data_parallel", '"zero1" with pp > 1'
-        yield Mistake(s.where, key, '"zero2"', expected, hint)
+        yield s.mistake("parallel.data_parallel", '"zero1" with pp > 1', hint)
 
 
+@rule(
+    "megatron megatron.defer_embedding_wgrad_compute parallel.pp parallel.data_parallel parallel.schedule "
+    "training.framework"
+)
 def deferred_head(s: JobSpec) -> Iterator[Mistake]:
     """What Megatron refuses beside gradients of the head that come last, and what is not simulated beside them."""
     p, key = s.parallel, "megatron.defer_embedding_wgrad_compute"
@@ -120,18 +118,18 @@ def deferred_head(s: JobSpec) -> Iterator[Mistake]:
         return
     if not s.megatron.gradient_accumulation_fusion:
         hint = "Megatron adds them up in the products themselves"
-        where = "megatron.gradient_accumulation_fusion"
-        yield Mistake(s.where, where, "false", f"true with {key}", hint)
+        yield s.mistake(
+            "megatron.gradient_accumulation_fusion", f"true with {key}", hint
+        )
     if p.data_parallel not in ("none", "ddp", "ddp-no-overlap", "zero1"):
         hint = "elsewhere no gradient of the head is put off"
-        found = f'"{p.data_parallel}"'
         expected = f'"ddp" or "zero1" with {key}'
-        yield Mistake(s.where, "parallel.data_parallel", found, expected, hint)
+        yield s.mistake("parallel.data_parallel", expected, hint)
     if s.training.framework == "deepspeed":
-        yield Mistake(s.where, key, "true", "false", "a switch of Megatron's engine")
+        yield s.mistake(key, "false", "a switch of Megatron's engine")
     elif splits_backward(s):
         hint = f"{p.schedule} puts off gradients of all weights"
-        yield Mistake(s.where, key, "true", "false", hint)
+        yield s.mistake(key, "false", hint)
     elif s.megatron.overlap_moe_expert_parallel_comm:
         hint = "it is not simulated beside megatron.overlap_moe_expert_parallel_comm"
-        yield Mistake(s.where, key, "true", "false", hint)
+        yield s.mistake(key, "false", hint)

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
 from prestep.sim.extras import lazily
-from prestep.workloads.frameworks._pytorch_trainer import MEGATRON, stated
+from prestep.workloads.frameworks import rule
+from prestep.workloads.frameworks._pytorch_trainer import MEGATRON
 from prestep.workloads.job import JobSpec
 from prestep.workloads.models import hybrid
 from prestep.workloads.models.model import ModelSpec
@@ -23,6 +24,7 @@ OWN = ("compress_ratios", "streams", "hash_layers")
 RECORDED = "a recording of the program (prestep capture) runs in any format"
 
 
+@rule("training model.compress_ratios model.streams")
 def megatrons_own(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Parts of a model that a framework's layers do not have."""
     if model.kind != "transformer":
@@ -32,13 +34,13 @@ def megatrons_own(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
         "streams": model.streams > 1,
         "hash_layers": model.hash_layers > 0,
     }
+    hint = f'"{s.training.framework}" has no such layers: training.framework = "megatron" has'
     for key in OWN:
+        value = getattr(model, key)
+        # Of many ratios only that they are there.
+        text = f"{len(value)} ratios" if isinstance(value, tuple) else value
         if found[key]:
-            hint = f'"{s.training.framework}" has no such layers: training.framework = "megatron" has'
-            value = getattr(model, key)
-            # Of many ratios only that they are there.
-            text = f"{len(value)} ratios" if isinstance(value, tuple) else str(value)
-            yield Mistake(s.where, f"model.{key}", text, "nothing", hint)
+            yield s.mistake(f"model.{key}", "nothing", hint, text)
 
 
 def missing_parts(model: object) -> list[str]:
@@ -46,103 +48,96 @@ def missing_parts(model: object) -> list[str]:
     return ['positions = "alibi"'] if getattr(model, "positions", "") == "alibi" else []
 
 
+@rule("model")
 def parts(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
+    """Layers that PyTorch's plain modules do not have."""
     parts = missing_parts(model) if model.kind == "transformer" else []
     if parts:
-        yield Mistake(
-            s.where,
-            "model",
-            ", ".join(parts),
-            f'{MEGATRON}, or "automodel" under FSDP',
-            "PyTorch's plain modules have no such layers",
-        )
+        expected = f'{MEGATRON}, or "automodel" under FSDP'
+        hint = "PyTorch's plain modules have no such layers"
+        yield s.mistake("model", expected, hint, ", ".join(parts))
 
 
+@rule("pytorch.vocabulary model.positions")
 def positions(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Learned positions beside an embedding of tokens whose rows are split over ranks."""
-    choice = s.pytorch.vocabulary
-    if choice != "whole" and getattr(model, "positions", "") == "learned":
+    if getattr(model, "positions", "") == "learned":
         hint = "looked up tokens are parts of a sequence then, positions are not"
         expected = '"whole" with learned positions'
-        yield Mistake(s.where, "pytorch.vocabulary", f'"{choice}"', expected, hint)
+        yield from s.refused(["pytorch.vocabulary"], expected, hint)
 
 
+@rule("parallel.root_groups model.mtp_layers")
 def root_groups(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Further predictions, which use embedding and head outside of the groups that hold them."""
     if s.parallel.root_groups == "split" and model.mtp_layers:
         hint = "blocks of further predictions use the embedding and the head too"
-        expected = '"one" with mtp_layers'
-        yield Mistake(s.where, "parallel.root_groups", '"split"', expected, hint)
+        yield s.mistake("parallel.root_groups", '"one" with mtp_layers', hint)
 
 
+@rule("training pytorch model")
 def wide(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """32-bit numbers where a part of the model or the trainer has none."""
-    number, where = s.training.precision, s.where
+    number = s.training.precision
     if not precision(number).wide:
         return
-    for key, value in stated(s, ("master_weights", "wide_moments", "modules")):
-        yield Mistake(where, key, value, "nothing", f"{number} is in 32 bits itself")
+    keys = ("pytorch.master_weights", "pytorch.wide_moments", "pytorch.modules")
+    yield from s.refused(keys, "nothing", f"{number} is in 32 bits itself")
     if optimizer(s.training.optimizer).iterations:
         hint = "its products are in bf16 beside products in 32 bits"
-        found, expected = f'"{s.training.optimizer}"', "an elementwise optimizer"
-        yield Mistake(where, "training.optimizer", found, expected, hint)
+        yield s.mistake("training.optimizer", "an elementwise optimizer", hint)
     if model.kind == "mlp":
         return
-    stated_as, dense = f'"{number}"', "bf16, or a dense transformer or mlp"
     experts = getattr(model, "experts", 0)
     if model.kind != "transformer" or experts:
-        yield Mistake(where, "training.precision", stated_as, dense, RECORDED)
+        dense = "bf16, or a dense transformer or mlp"
+        yield s.mistake("training.precision", dense, RECORDED)
         return
-    for key, value in stated(s, ("attention",)):
-        hint = "FlashAttention computes in 16 bits; fp32 goes by the memory-efficient kernel"
-        yield Mistake(where, key, f'"{value}"', "nothing", hint)
+    hint = (
+        "FlashAttention computes in 16 bits; fp32 goes by the memory-efficient kernel"
+    )
+    yield from s.refused(["pytorch.attention"], "nothing", hint)
     width = getattr(model, "head_dim", 0)
     if width % WHOLE_VECTOR:
         hint = "without it attention is not fused; " + RECORDED
-        found, expected = str(width), f"a multiple of {WHOLE_VECTOR}"
-        yield Mistake(where, "model.head_dim", found, expected, hint)
+        yield s.mistake("model.head_dim", f"a multiple of {WHOLE_VECTOR}", hint, width)
 
 
+@rule("parallel.tp parallel.cp training.precision model.layer_pattern model.moe_latent")
 def hybrids(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Scans see whole sequences, and no plan of torchtitan's or Automodel's splits their heads, or narrow tokens."""
     if model.kind != "transformer":
         return
-    p, instead = s.parallel, MEGATRON
-    narrow = getattr(model, "moe_latent", 0)
-    if narrow and p.tp > 1:
-        hint = f"no plan splits experts behind narrowing projections: {instead}"
-        yield Mistake(s.where, "parallel.tp", str(p.tp), "1 with moe_latent", hint)
+    if getattr(model, "moe_latent", 0):
+        hint = f"no plan splits experts behind narrowing projections: {MEGATRON}"
+        yield from s.refused(["parallel.tp"], "1 with moe_latent", hint)
     if not set(model.layer_pattern) & set(hybrid.SCANS):
         return
-    if p.tp > 1:
-        hint = f"no plan of torchtitan's or Automodel's splits heads of scans: {instead} does"
-        yield Mistake(s.where, "parallel.tp", str(p.tp), "1 with a hybrid", hint)
-    if p.cp > 1:
-        hint = "scans over parts of a sequence are not simulated yet"
-        yield Mistake(s.where, "parallel.cp", str(p.cp), "1 with a hybrid", hint)
-    number = s.training.precision
-    if precision(number).wide:
+    hint = (
+        f"no plan of torchtitan's or Automodel's splits heads of scans: {MEGATRON} does"
+    )
+    yield from s.refused(["parallel.tp"], "1 with a hybrid", hint)
+    hint = "scans over parts of a sequence are not simulated yet"
+    yield from s.refused(["parallel.cp"], "1 with a hybrid", hint)
+    if precision(s.training.precision).wide:
         hint = "scans were measured in 16 bits"
-        where = "training.precision"
-        yield Mistake(s.where, where, f'"{number}"', "bf16 with a hybrid", hint)
+        yield s.mistake("training.precision", "bf16 with a hybrid", hint)
 
 
+@rule("pytorch.modules model.kind model.mtp_layers")
 def modules(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Modules of transformers where the model has none, or parts that transformers does not train."""
     if s.pytorch.modules == "plain":
         return
     if model.mtp_layers:
         hint = "transformers trains the next token alone"
-        found = str(model.mtp_layers)
         expected = f'0 with pytorch.modules = "{s.pytorch.modules}"'
-        yield Mistake(s.where, "model.mtp_layers", found, expected, hint)
-    if model.kind == "transformer":
-        return
-    found = f'"{s.pytorch.modules}"'
-    expected = f"nothing with a model of kind {model.kind}"
-    yield Mistake(s.where, "pytorch.modules", found, expected)
+        yield s.mistake("model.mtp_layers", expected, hint, model.mtp_layers)
+    if model.kind != "transformer":
+        yield s.mistake("pytorch.modules", f"nothing with a model of kind {model.kind}")
 
 
+@rule("pytorch model.kind")
 def latent(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Attention's choices that latent attention does not have."""
     if model.kind != "transformer" or not model.latent:
@@ -150,42 +145,43 @@ def latent(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     hint = (
         "latent attention has compressing projections, and values narrower than queries"
     )
-    for key, value in stated(s, ("joined_qkv",)):
-        yield Mistake(s.where, key, value, "nothing", hint)
+    yield from s.refused(["pytorch.joined_qkv"], "nothing", hint)
     if getattr(model, "attention_gate", False):
-        key, told = "model.attention_gate", "latent attention has no gate here"
-        yield Mistake(s.where, key, "true", "nothing with kv_lora_rank", told)
+        expected, gate = (
+            "nothing with kv_lora_rank",
+            "latent attention has no gate here",
+        )
+        yield s.mistake("model.attention_gate", expected, gate, True)
     if s.pytorch.attention == "triton":
-        expected = "cudnn or flash2"
-        yield Mistake(s.where, "pytorch.attention", '"triton"', expected, hint)
+        yield s.mistake("pytorch.attention", "cudnn or flash2", hint)
 
 
+@rule("pytorch training parallel.cp parallel.ring_degree training.seq_len model")
 def window(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Windows where the kernel has none, or where ranks of a ring would not need all keys."""
-    window = getattr(model, "window", 0)
+    key, window = "model.window", getattr(model, "window", 0)
     if not window or window >= s.training.seq_len:
         return
-    found = str(window)
     if s.parallel.rings > 1:
         hint = "ranks then need keys of their neighbours alone, which is not simulated"
         expected = "nothing with cp, or parallel.ring_degree = 1"
-        yield Mistake(s.where, "model.window", found, expected, hint)
+        yield s.mistake(key, expected, hint, window)
     if s.pytorch.attention == "triton" or precision(s.training.precision).wide:
-        hint = "this attention's kernel has no window"
         expected = 'nothing, or 16 bits with pytorch.attention = "cudnn" or "flash2"'
-        yield Mistake(s.where, "model.window", found, expected, hint)
+        hint = "this attention's kernel has no window"
+        yield s.mistake(key, expected, hint, window)
 
 
+@rule("pytorch.experts training.framework parallel.ep model.experts")
 def grouped(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Grouped products where no layer has experts, or where a host that waits is not recorded."""
     if s.pytorch.experts == "loop":
         return
-    found = f'"{s.pytorch.experts}"'
     if not (model.kind == "transformer" and model.experts):
-        yield Mistake(s.where, "pytorch.experts", found, "nothing without experts")
+        yield s.mistake("pytorch.experts", "nothing without experts")
     elif s.training.framework == "cuda-graph" and s.parallel.ep > 1:
         hint = "the host waits for numbers of rows, which a CUDA graph cannot hold"
-        yield Mistake(s.where, "pytorch.experts", found, '"loop" with ep > 1', hint)
+        yield s.mistake("pytorch.experts", '"loop" with ep > 1', hint)
 
 
 def _adapted(model: ModelSpec) -> tuple[str, ...]:
@@ -194,22 +190,20 @@ def _adapted(model: ModelSpec) -> tuple[str, ...]:
     return ("qkv", *names) if "kv_down" in names else names
 
 
+@rule("adapter adapter.targets pytorch.experts model.kind model.layer_pattern")
 def adapted_model(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Adapters beside projections of a transformer, and of experts that are modules of their own."""
     if not s.adapter.on:
         return
-    found = f'"{s.adapter.kind}"'
     if model.kind != "transformer":
-        expected = "a transformer"
-        yield Mistake(s.where, "adapter.kind", found, expected, f"not a {model.kind}")
+        yield s.mistake("adapter.kind", "a transformer", f"not a {model.kind}")
     elif s.pytorch.experts == "grouped" and {"fc1", "fc2"} & set(s.adapter.places):
         hint = (
             "experts in one weight have no layers that PEFT could put adapters beside"
         )
         expected = 'targets ["qkv", "proj"], or pytorch.experts = "loop"'
-        found = ", ".join(s.adapter.targets)
-        yield Mistake(s.where, "adapter.targets", found, expected, hint)
+        yield s.mistake("adapter.targets", expected, hint)
     elif not set(s.adapter.places) & set(_adapted(model)):
-        found, expected = ", ".join(s.adapter.targets), ", ".join(_adapted(model))
+        expected = f"some of {', '.join(_adapted(model))}"
         hint = "this model has no other projections"
-        yield Mistake(s.where, "adapter.targets", found, f"some of {expected}", hint)
+        yield s.mistake("adapter.targets", expected, hint)

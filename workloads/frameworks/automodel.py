@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prestep.sim.errors import Mistake
-from prestep.workloads.frameworks import megatron
+from prestep.workloads.frameworks import megatron, rule
 from prestep.workloads.frameworks._megatron_optimizer import FSDP
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import splits_backward
@@ -28,14 +28,13 @@ def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
     return lower.lower(scenario, model, site, engine=engine.PYTORCH)
 
 
+@rule("adapter.experts adapter.targets model.experts")
 def _expert_adapters(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Adapters beside experts: one for each (GroupedExpertsLoRA), or none."""
     beside = bool({"fc1", "fc2"} & set(s.adapter.places))
     if model.experts and beside and s.adapter.experts == "shared":
         hint = "no adapter of Automodel's is shared by experts"
-        yield Mistake(
-            s.where, "adapter.experts", '"shared"', '"each" or "frozen"', hint
-        )
+        yield s.mistake("adapter.experts", '"each" or "frozen"', hint)
 
 
 def refusals(s: JobSpec) -> Iterator[Mistake]:
@@ -43,7 +42,7 @@ def refusals(s: JobSpec) -> Iterator[Mistake]:
     p = s.parallel
     if p.pp > 1 and p.reshard_after_forward and splits_backward(s):
         hint = "a schedule that splits backward keeps gathered parameters"
-        yield Mistake(s.where, "parallel.reshard_after_forward", "true", "false", hint)
+        yield s.mistake("parallel.reshard_after_forward", "false", hint)
 
 
 FRAMEWORK = replace(
@@ -52,11 +51,8 @@ FRAMEWORK = replace(
     updates=("adam",),
     data_parallel=("none", *FSDP),
     family="automodel",
-    rules=tuple(r for r in megatron.FRAMEWORK.rules if r[1] != megatron._adapters),
-    model_rules=(
-        *megatron.FRAMEWORK.model_rules,
-        ("adapter.experts adapter.targets model.experts", _expert_adapters),
-    ),
+    rules=tuple(r for r in megatron.FRAMEWORK.rules if r != megatron._adapters),
+    model_rules=(*megatron.FRAMEWORK.model_rules, _expert_adapters),
     refusals=refusals,
     tries={
         "parallel.data_parallel": ("fsdp",),

@@ -6,82 +6,76 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from prestep.sim.errors import Mistake
-from prestep.sim.strict import keys_of
-from prestep.workloads.frameworks import pytorch_eager
+from prestep.workloads.frameworks import pytorch_eager, rule
 from prestep.workloads.frameworks._megatron_optimizer import offloaded, offloaded_caveat
 from prestep.workloads.frameworks._pytorch_trainer import (
+    choices,
     no_root,
     offload,
     root,
-    stated,
     zero2,
 )
 from prestep.workloads.job import JobSpec
-from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.models.model import ModelSpec
 
 EAGER = pytorch_eager.FRAMEWORK
 FUSED_LOSS = "fused_linear_cross_entropy"
 
 
+@rule("parallel parallel.tp parallel.pp parallel.cp parallel.ep")
 def _layout(s: JobSpec) -> Iterator[Mistake]:
     """What this engine does not split."""
-    for axis in ("tp", "pp", "cp", "ep"):
-        count = getattr(s.parallel, axis)
-        if count > 1:
-            hint = 'framework = "deepspeed" has it, around Megatron\'s layers'
-            yield Mistake(s.where, f"parallel.{axis}", str(count), "1", hint)
+    axes = ("parallel.tp", "parallel.pp", "parallel.cp", "parallel.ep")
+    hint = 'framework = "deepspeed" has it, around Megatron\'s layers'
+    yield from s.refused(axes, "1", hint)
 
 
+@rule("training training.optimizer")
 def _optimizer(s: JobSpec) -> Iterator[Mistake]:
     """Its partition is updated by Adam in fp32."""
     if s.training.optimizer not in ("adam", "adamw"):
-        found = f'"{s.training.optimizer}"'
-        yield Mistake(s.where, "training.optimizer", found, '"adam" or "adamw"')
+        yield s.mistake("training.optimizer", '"adam" or "adamw"')
 
 
+@rule("pytorch")
 def _engine(s: JobSpec) -> Iterator[Mistake]:
     """What the engine does itself."""
-    for key in ("clip_gradients", "master_weights"):
-        if getattr(s.pytorch, key):
-            hint = "DeepSpeed's optimizer has norms and fp32 weights anyway"
-            yield Mistake(s.where, f"pytorch.{key}", "true", "false", hint)
+    hint = "DeepSpeed's optimizer has norms and fp32 weights anyway"
+    keys = ("pytorch.clip_gradients", "pytorch.master_weights")
+    yield from s.refused(keys, "false", hint)
     hint = "DeepSpeed's optimizer is one kernel of its own, with moments in fp32"
-    for key, value in stated(s, ("fused_optimizer", "wide_moments")):
-        yield Mistake(s.where, key, value, "nothing", hint)
+    keys = ("pytorch.fused_optimizer", "pytorch.wide_moments")
+    yield from s.refused(keys, "nothing", hint)
 
 
+@rule("parallel parallel.data_parallel pytorch")
 def _stage3(s: JobSpec) -> Iterator[Mistake]:
     """FSDP's choices, which ZeRO 3 does not have: it decides itself what it keeps, and every rank has one part."""
     if s.parallel.data_parallel != "zero3":
         return
     hint = 'FSDP is training.framework = "pytorch-eager"'
-    for key, value in stated(s, keys_of(PyTorch, "fsdp")):
-        yield Mistake(s.where, key, f'"{value}"', "nothing with zero3", hint)
-    shards = s.parallel.fsdp_shards
-    if shards is not None:
-        yield Mistake(s.where, "parallel.fsdp_shards", str(shards), "nothing", hint)
+    keys = (*choices("fsdp"), "parallel.fsdp_shards")
+    yield from s.refused(keys, "nothing with zero3", hint)
     if s.parallel.reshard_after_forward is False:
-        key = "parallel.reshard_after_forward"
-        yield Mistake(s.where, key, "false", "nothing", hint)
+        yield s.mistake("parallel.reshard_after_forward", "nothing", hint)
     if FUSED_LOSS in s.pytorch.liger:
-        told = "the head's weight is used where no hook gathers it"
         expected = f"nothing, or kernels but {FUSED_LOSS}, with zero3"
-        found = str(list(s.pytorch.liger))
-        yield Mistake(s.where, "pytorch.liger", found, expected, told)
+        hint = "the head's weight is used where no hook gathers it"
+        yield s.mistake("pytorch.liger", expected, hint)
 
 
+@rule("parallel.data_parallel model.kind")
 def _modules(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Models whose modules use parameters of others, or which hooks were not hung on."""
     if s.parallel.data_parallel != "zero3":
         return
     hint = "prestep capture takes the program itself"
     if model.kind != "transformer":
-        expected = "a transformer with zero3"
-        yield Mistake(s.where, "model.kind", f'"{model.kind}"', expected, hint)
+        found = f'"{model.kind}"'
+        yield s.mistake("model.kind", "a transformer with zero3", hint, found)
         return
-    for key, found in without_hooks(model).items():
-        yield Mistake(s.where, f"model.{key}", str(found), "none with zero3", hint)
+    for key, value in without_hooks(model).items():
+        yield s.mistake(f"model.{key}", "none with zero3", hint, str(value))
 
 
 def without_hooks(model: object) -> dict[str, object]:
@@ -110,15 +104,15 @@ FRAMEWORK = replace(
     data_parallel=("none", "zero1", "zero2", "zero3"),
     sharded=("zero3",),
     rules=(
-        *(rule for rule in EAGER.rules if rule[1] not in (zero2, offload, root)),
-        ("parallel parallel.tp parallel.pp parallel.cp parallel.ep", _layout),
-        ("parallel parallel.offload parallel.data_parallel", offloaded),
-        ("training training.optimizer", _optimizer),
-        ("pytorch", _engine),
-        ("parallel", no_root),
-        ("parallel parallel.data_parallel pytorch", _stage3),
+        *(each for each in EAGER.rules if each not in (zero2, offload, root)),
+        _layout,
+        offloaded,
+        _optimizer,
+        _engine,
+        no_root,
+        _stage3,
     ),
-    model_rules=(*EAGER.model_rules, ("parallel.data_parallel model.kind", _modules)),
+    model_rules=(*EAGER.model_rules, _modules),
     caveats=caveats,
     adapters=False,
     fp32_adapters=False,

@@ -6,12 +6,9 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prestep.sim.errors import Mistake
-from prestep.workloads.frameworks import (
-    Framework,
-    _pytorch_model,
-    _pytorch_trainer,
-    foreign,
-)
+from prestep.workloads.frameworks import Framework, foreign
+from prestep.workloads.frameworks import _pytorch_model as models
+from prestep.workloads.frameworks import _pytorch_trainer as trainer
 from prestep.workloads.frameworks._pytorch_trainer import FSDP
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import splits_backward
@@ -41,26 +38,27 @@ def marks(site: Site) -> Sequence[Hashable]:
 def refusals(s: JobSpec) -> Iterator[Mistake]:
     """FSDP1 with experts of its own or split backward passes, and copies that would lack experts."""
     p = s.parallel
-    way, sharded = f'"{p.data_parallel}"', p.data_parallel in FSDP
-    if p.pp > 1 and sharded and s.pytorch.fsdp == "1" and splits_backward(s):
+    sharded = p.data_parallel in FSDP
+    flat = sharded and s.pytorch.fsdp == "1"
+    if p.pp > 1 and flat and splits_backward(s):
         hint = "FSDP1 reduces in its backward hooks, which split backward passes do not call"
-        yield Mistake(s.where, "pytorch.fsdp", '"1"', '"2" with this schedule', hint)
-    if p.fsdp_shards == 1 and sharded and s.pytorch.fsdp == "1":
+        yield s.mistake("pytorch.fsdp", '"2" with this schedule', hint)
+    if p.fsdp_shards == 1 and flat:
         hint = 'one shard is NO_SHARD: parallel.data_parallel = "ddp"'
-        yield Mistake(s.where, "parallel.fsdp_shards", "1", "at least 2", hint)
+        yield s.mistake("parallel.fsdp_shards", "at least 2", hint)
     if p.ep > 1 and p.data_parallel == "zero1":
         hint = "its optimizer takes all parameters for the same on every rank"
         expected = "ddp, ddp-no-overlap or fsdp"
-        yield Mistake(s.where, "parallel.data_parallel", way, expected, hint)
-    if p.ep > 1 and sharded and s.pytorch.fsdp == "1":
+        yield s.mistake("parallel.data_parallel", expected, hint)
+    if p.ep > 1 and flat:
         hint = "experts with shards of their own are FSDP2's"
-        yield Mistake(s.where, "pytorch.fsdp", '"1"', '"2" with ep > 1', hint)
+        yield s.mistake("pytorch.fsdp", '"2" with ep > 1', hint)
     # With whole experts each of a shard's tensor-parallel ranks has some.
     among = p.tp if p.etp == 1 else 1
     if sharded and (p.fsdp_shards or p.ep) * among % p.ep:
         hint = "a copy of the parameters has all experts"
-        found, expected = str(p.fsdp_shards), f"a multiple of ep = {p.ep}"
-        yield Mistake(s.where, "parallel.fsdp_shards", found, expected, hint)
+        expected = f"a multiple of ep = {p.ep}"
+        yield s.mistake("parallel.fsdp_shards", expected, hint)
 
 
 def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
@@ -88,67 +86,21 @@ FRAMEWORK = Framework(
     sharded=FSDP,
     family="pytorch",
     rules=(
-        (
-            "pytorch training parallel parallel.pp parallel.data_parallel",
-            _pytorch_trainer.trainer,
+        *(
+            trainer.trainer,
+            trainer.shards,
+            trainer.context,
+            trainer.zero2,
+            trainer.root,
         ),
-        (
-            "parallel parallel.fsdp_shards parallel.dp parallel.cp",
-            _pytorch_trainer.shards,
-        ),
-        (
-            "parallel.cp parallel.ring_degree parallel.ep parallel.data_parallel pytorch training training.seq_len",
-            _pytorch_trainer.context,
-        ),
-        ("parallel parallel.data_parallel", _pytorch_trainer.zero2),
-        ("parallel parallel.data_parallel pytorch.fsdp", _pytorch_trainer.root),
-        ("parallel pytorch training", _pytorch_trainer.offload),
-        ("pytorch training parallel.data_parallel", _pytorch_trainer.formats),
-        ("pytorch training", foreign),
-        ("pytorch parallel.tp", _pytorch_trainer.vocabulary),
-        ("pytorch training adapter", _pytorch_trainer.asynchronous),
-        ("pytorch parallel training", _pytorch_trainer.liger),
-        ("adapter training.optimizer", _pytorch_trainer.adapters),
-        (
-            "training.packed pytorch.attention parallel.cp parallel.ring_degree",
-            _pytorch_trainer.packed,
-        ),
-        ("pytorch training parallel.pp", _pytorch_trainer.scaled),
-        (
-            "pytorch training parallel.tp parallel.data_parallel",
-            _pytorch_trainer.optimizer_rule,
-        ),
-        (
-            "parallel parallel.tp parallel.etp parallel.ep parallel.sequence_parallel parallel.imbalance "
-            "adapter.targets",
-            _pytorch_trainer.experts,
-        ),
-        ("parallel parallel.order parallel.ep", _pytorch_trainer.order),
+        *(trainer.offload, trainer.formats, foreign, trainer.vocabulary),
+        *(trainer.asynchronous, trainer.liger, trainer.adapters, trainer.packed),
+        *(trainer.scaled, trainer.optimizer_rule, trainer.experts, trainer.order),
     ),
     model_rules=(
-        ("model", _pytorch_model.parts),
-        ("training model.compress_ratios model.streams", _pytorch_model.megatrons_own),
-        (
-            "parallel.tp parallel.cp training.precision model.layer_pattern model.moe_latent",
-            _pytorch_model.hybrids,
-        ),
-        (
-            "adapter adapter.targets pytorch.experts model.kind model.layer_pattern",
-            _pytorch_model.adapted_model,
-        ),
-        ("training pytorch model", _pytorch_model.wide),
-        ("pytorch.vocabulary model.positions", _pytorch_model.positions),
-        ("parallel.root_groups model.mtp_layers", _pytorch_model.root_groups),
-        ("pytorch.modules model.kind model.mtp_layers", _pytorch_model.modules),
-        ("pytorch model.kind", _pytorch_model.latent),
-        (
-            "pytorch training parallel.cp parallel.ring_degree training.seq_len model",
-            _pytorch_model.window,
-        ),
-        (
-            "pytorch.experts training.framework parallel.ep model.experts",
-            _pytorch_model.grouped,
-        ),
+        *(models.parts, models.megatrons_own, models.hybrids, models.adapted_model),
+        *(models.wide, models.positions, models.root_groups, models.modules),
+        *(models.latent, models.window, models.grouped),
     ),
     refusals=refusals,
     adapters=True,

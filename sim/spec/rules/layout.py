@@ -8,7 +8,7 @@ from prestep.sim.errors import Mistake
 from prestep.sim.spec.rules import model as layout_model
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies import larger_cluster
-from prestep.workloads.frameworks import Rule, framework_of
+from prestep.workloads.frameworks import Rule, framework_of, rule
 from prestep.workloads.job.layout import stated_microbatches
 from prestep.workloads.models.model import ModelSpec
 
@@ -31,7 +31,7 @@ def check_scenario(scenario: Scenario, skip: Collection[str] = ()) -> list[Mista
     _, other = scenario.other_run or ("", None)
     if other and other.OWN_LAYOUT:
         # Replicas and microbatches follow from the section, which checks the layout that it makes.
-        rules = [(keys, rule) for keys, rule in rules if not _of_batches(keys)]
+        rules = [each for each in rules if not _of_batches(each.keys)]
     return _apply(rules, skip, scenario)
 
 
@@ -71,37 +71,31 @@ def _apply(
 ) -> list[Mistake]:
     return [
         mistake
-        for keys, rule in rules
-        if not set(keys.split()) & set(skip)
-        for mistake in rule(*args)
+        for each in rules
+        if not set(each.keys.split()) & set(skip)
+        for mistake in each.check(*args)
     ]
 
 
+@rule("cluster cluster.name cluster.file")
 def _one_cluster(s: Scenario) -> Iterator[Mistake]:
+    """A cluster by its name or as a file."""
     if (s.cluster.name is None) == (s.cluster.file is None):
         found = "neither" if s.cluster.name is None else "both"
-        yield Mistake(
-            s.where,
-            "cluster",
-            found,
-            "name or file",
-            "`prestep list clusters` shows the names",
-        )
+        hint = "`prestep list clusters` shows the names"
+        yield s.mistake("cluster", "name or file", hint, found)
 
 
+@rule("model model.name model.file model.kind")
 def _one_model(s: Scenario) -> Iterator[Mistake]:
-    said = [
+    """A model by its name, as a file or by its sizes."""
+    stated = [
         key for key in ("name", "file", "kind") if getattr(s.model, key) is not None
     ]
-    if len(said) != 1:
-        found = " and ".join(said) or "none of them"
-        yield Mistake(
-            s.where,
-            "model",
-            found,
-            "one of name, file or kind",
-            "`prestep list models` shows the names",
-        )
+    if len(stated) != 1:
+        found = " and ".join(stated) or "none of them"
+        hint = "`prestep list models` shows the names"
+        yield s.mistake("model", "one of name, file or kind", hint, found)
 
 
 MOST_LAYERS = 10_000  # ten times what anybody has trained
@@ -129,21 +123,22 @@ def countable(s: Scenario, layers: int) -> Iterator[Mistake]:
     """A step that could not be simulated in hours is refused before it is tried."""
     runs = runs_of_layers(s)
     if layers > MOST_LAYERS:
-        expected = f"at most {MOST_LAYERS}"
-        yield Mistake(s.where, "model.layers", str(layers), expected)
+        yield s.mistake("model.layers", f"at most {MOST_LAYERS}", found=layers)
         return
     folds = framework_of(s).folds_layers
     most = MOST_BLOCKS if folds else MOST_BLOCKS_BY_ONE
-    passes = s.parallel.pp * s.parallel.vpp * runs
-    if folds and (runs > MOST_RUNS or passes > MOST_PASSES):
-        found = f"{runs} microbatches of {s.parallel.pp * s.parallel.vpp} stages"
+    stages = s.parallel.pp * s.parallel.vpp
+    if folds and (runs > MOST_RUNS or stages * runs > MOST_PASSES):
+        found = f"{runs} microbatches of {stages} stages"
         expected = f"at most {MOST_RUNS}, and {MOST_PASSES} by stages"
-        yield Mistake(s.where, "training.microbatches", found, expected, _FEWER)
+        yield s.mistake("training.microbatches", expected, _FEWER, found)
     elif layers * runs > most:
-        found = f"{layers} layers and {runs} microbatches"
-        expected = f"a product of at most {most}"
+        found, expected = (
+            f"{layers} layers and {runs} microbatches",
+            f"a product of at most {most}",
+        )
         hint = "" if folds else _FEWER
-        yield Mistake(s.where, "model.layers, training", found, expected, hint)
+        yield s.mistake("model.layers, training", expected, hint, found)
 
 
 _FEWER = (
@@ -152,7 +147,15 @@ _FEWER = (
 )
 
 
+_BATCH = (
+    "training parallel parallel.dp parallel.pp training.global_batch training.micro_batch "
+    "training.grad_accumulation training.microbatches parallel.microbatches"
+)
+
+
+@rule(_BATCH)
 def _global_batch(s: Scenario) -> Iterator[Mistake]:
+    """A batch that the replicas' samples make."""
     whole, samples = s.training.global_batch, s.training.micro_batch * s.parallel.dp
     if whole is None:
         return
@@ -160,126 +163,88 @@ def _global_batch(s: Scenario) -> Iterator[Mistake]:
         below, above = (whole // samples * samples, (whole // samples + 1) * samples)
         near = f"{below} or {above} would do" if below else f"{above} would do"
         expected = f"a multiple of micro_batch * dp = {s.training.micro_batch} * {s.parallel.dp}"
-        yield Mistake(s.where, "training.global_batch", str(whole), expected, near)
+        yield s.mistake("training.global_batch", expected, near)
         return
     yield from _steps_of_batch(s, whole // samples)
 
 
 def _steps_of_batch(s: Scenario, steps: int) -> Iterator[Mistake]:
     """Whether the stated microbatches make `steps` of them, as the global batch wants."""
-    key = "training.global_batch"
     total, runs = stated_microbatches(s), s.training.grad_accumulation or 1
     if total is not None and total != steps:
         micro_batch, dp = s.training.micro_batch, s.parallel.dp
         product = f"{micro_batch} * {dp} * {total}"
         batch = total * micro_batch * dp
         expected = f"{batch} (micro_batch * dp * microbatches = {product})"
-        whole = str(s.training.global_batch)
-        yield Mistake(s.where, key, whole, expected, "leave one of the two out")
+        yield s.mistake("training.global_batch", expected, "leave one of the two out")
     elif s.parallel.pp > 1 and steps % runs:
         expected = f"a divisor of {steps} microbatches"
-        yield Mistake(s.where, "training.grad_accumulation", str(runs), expected)
+        yield s.mistake("training.grad_accumulation", expected, found=runs)
 
 
+@rule(_BATCH)
 def _microbatches(s: Scenario) -> Iterator[Mistake]:
-    training, parallel = s.training, s.parallel
-    ours, theirs = training.microbatches, parallel.microbatches
+    """Microbatches that are said once, and in a pipeline at all."""
+    ours, theirs = s.training.microbatches, s.parallel.microbatches
     if ours is not None and theirs is not None and ours != theirs:
-        yield Mistake(
-            s.where,
-            "parallel.microbatches",
-            str(theirs),
-            f"{ours}, as in training.microbatches",
-            "say it once",
-        )
-    per_run, runs = ours or theirs, training.grad_accumulation
-    if (
-        parallel.pp == 1
-        and per_run is not None
-        and runs is not None
-        and per_run != runs
-    ):
+        expected = f"{ours}, as in training.microbatches"
+        yield s.mistake("parallel.microbatches", expected, "say it once")
+    per_run, runs, pp = ours or theirs, s.training.grad_accumulation, s.parallel.pp
+    if pp == 1 and per_run is not None and runs is not None and per_run != runs:
         hint = "without a pipeline both mean the same; say it once"
-        yield Mistake(
-            s.where,
-            "training.microbatches",
-            str(per_run),
-            f"{runs}, as in training.grad_accumulation",
-            hint,
-        )
-    if parallel.pp > 1 and per_run is None and training.global_batch is None:
-        hint = f"a pipeline of {parallel.pp} wants at least {parallel.pp}"
-        yield Mistake(
-            s.where,
-            "training.microbatches",
-            "nothing",
-            "microbatches or global_batch",
-            hint,
-        )
+        expected = f"{runs}, as in training.grad_accumulation"
+        yield s.mistake("training.microbatches", expected, hint, per_run)
+    if pp > 1 and per_run is None and s.training.global_batch is None:
+        hint = f"a pipeline of {pp} wants at least {pp}"
+        expected, found = "microbatches or global_batch", "nothing"
+        yield s.mistake("training.microbatches", expected, hint, found)
 
 
+@rule("parallel parallel.schedule parallel.vpp parallel.pp")
 def _schedule(s: Scenario) -> Iterator[Mistake]:
+    """A schedule that takes so many stages a rank."""
     parallel = s.parallel
     if parallel.vpp > 1 and parallel.pp == 1:
-        yield Mistake(s.where, "parallel.vpp", str(parallel.vpp), "1 when pp = 1")
+        yield s.mistake("parallel.vpp", "1 when pp = 1")
     elif parallel.vpp > 1 and parallel.schedule in ONE_STAGE_SCHEDULES:
         hint = f'or one stage per rank: vpp = 1 with "{parallel.schedule}"'
-        yield Mistake(
-            s.where,
-            "parallel.schedule",
-            f'"{parallel.schedule}"',
-            f"one of {', '.join(VPP_SCHEDULES)}",
-            hint,
-        )
+        yield s.mistake("parallel.schedule", f"one of {', '.join(VPP_SCHEDULES)}", hint)
     v_shaped = parallel.schedule in V_SCHEDULES
     if v_shaped and parallel.pp > 1 and parallel.vpp != 2:
-        yield Mistake(
-            s.where,
-            "parallel.vpp",
-            str(parallel.vpp),
-            "2: the V shape has two stages per rank",
-        )
+        yield s.mistake("parallel.vpp", "2: the V shape has two stages per rank")
 
 
+@rule("parallel parallel.order")
 def _order(s: Scenario) -> Iterator[Mistake]:
+    """An order of axes that names each once, and all that have several ranks."""
     if s.parallel.order is None:
         return
-    told = s.parallel.order.lower().split("-")
-    if sorted(set(told)) != sorted(told) or set(told) - set(AXES):
-        expected = f"some of {', '.join(AXES)}, each once, with dashes between"
-        yield Mistake(
-            s.where,
-            "parallel.order",
-            f'"{s.parallel.order}"',
-            expected,
-            f'such as "{"-".join(AXES)}"',
-        )
-        return
+    axes = s.parallel.order.lower().split("-")
     missing = [
-        axis for axis in AXES if getattr(s.parallel, axis) > 1 and axis not in told
+        axis for axis in AXES if getattr(s.parallel, axis) > 1 and axis not in axes
     ]
-    if missing:
-        found = f'"{s.parallel.order}"'
-        yield Mistake(
-            s.where,
-            "parallel.order",
-            found,
-            f"{', '.join(missing)} in it too: more than one rank",
-        )
+    if sorted(set(axes)) != sorted(axes) or set(axes) - set(AXES):
+        expected = f"some of {', '.join(AXES)}, each once, with dashes between"
+        yield s.mistake("parallel.order", expected, f'such as "{"-".join(AXES)}"')
+    elif missing:
+        expected = f"{', '.join(missing)} in it too: more than one rank"
+        yield s.mistake("parallel.order", expected)
 
 
+@rule(
+    "training parallel training.seq_len parallel.cp parallel.tp parallel.sequence_parallel"
+)
 def _sequence(s: Scenario) -> Iterator[Mistake]:
+    """A sequence in equal parts."""
     parts = s.parallel.cp * (s.parallel.tp if s.parallel.sequence_parallel else 1)
     if s.training.seq_len % parts:
         ranks = "cp * tp" if s.parallel.sequence_parallel else "cp"
-        yield Mistake(
-            s.where,
-            "training.seq_len",
-            str(s.training.seq_len),
-            f"a multiple of {ranks} = {parts}",
-        )
+        yield s.mistake("training.seq_len", f"a multiple of {ranks} = {parts}")
 
 
+@rule(
+    "nccl nccl.min_channels nccl.max_channels nccl.min_p2p_nchannels nccl.max_p2p_nchannels"
+)
 def _channels(s: Scenario) -> Iterator[Mistake]:
     """Least numbers of channels above the most there may be."""
     for least, most in (
@@ -288,17 +253,17 @@ def _channels(s: Scenario) -> Iterator[Mistake]:
     ):
         low, high = getattr(s.nccl, least), getattr(s.nccl, most)
         if low is not None and high is not None and low > high:
-            expected = f"at most {most} = {high}"
-            yield Mistake(s.where, f"nccl.{least}", str(low), expected)
+            yield s.mistake(f"nccl.{least}", f"at most {most} = {high}")
 
 
 def too_many_gpus(s: Scenario, wanted: int, most: int) -> Mistake:
     """That a cluster has fewer GPUs than a scenario asks of it."""
     expected = f"at most {most}, the GPUs of the cluster"
     hint = larger_cluster(s.cluster.name, wanted)
-    return Mistake(s.where, "cluster.gpus", str(wanted), expected, hint)
+    return s.mistake("cluster.gpus", expected, hint, wanted)
 
 
+@rule("cluster.gpus parallel parallel.dp parallel.tp parallel.pp parallel.cp")
 def _gpu_count(s: Scenario, gpus: int) -> Iterator[Mistake]:
     if s.cluster.gpus is not None and s.cluster.gpus > gpus:
         yield too_many_gpus(s, s.cluster.gpus, gpus)
@@ -316,82 +281,33 @@ def _gpu_count(s: Scenario, gpus: int) -> Iterator[Mistake]:
     found = f"dp * tp * pp * cp = {p.dp} * {p.tp} * {p.pp} * {p.cp} = {product}"
     if product < count:
         hint += f"; or [cluster] gpus = {product} to use only some"
-    yield Mistake(s.where, "parallel", found, f"{count}, the number of GPUs", hint)
+    yield s.mistake("parallel", f"{count}, the number of GPUs", hint, found)
 
 
+@rule("cluster.gpus faults.slow_rank")
 def _slow_rank(s: Scenario, gpus: int) -> Iterator[Mistake]:
-    if s.faults.slow_rank is None:
-        for key, none in (("slow_per_layer", 0.0), ("slow_factor", 1.0)):
-            if getattr(s.faults, key) != none:
-                found, expected = str(getattr(s.faults, key)), "slow_rank beside it"
-                yield Mistake(
-                    s.where, f"faults.{key}", found, expected, "which rank is slow?"
-                )
+    """Slowness of a rank that there is."""
     count = min(gpus, s.cluster.gpus or gpus)
-    if s.faults.slow_rank is not None and s.faults.slow_rank >= count:
-        yield Mistake(
-            s.where,
-            "faults.slow_rank",
-            str(s.faults.slow_rank),
-            f"a rank from 0 to {count - 1}",
-        )
+    if s.faults.slow_rank is None:
+        keys = ("faults.slow_per_layer", "faults.slow_factor")
+        yield from s.refused(keys, "slow_rank beside it", "which rank is slow?")
+    elif s.faults.slow_rank >= count:
+        yield s.mistake("faults.slow_rank", f"a rank from 0 to {count - 1}")
 
 
+@rule("megatron megatron.attention_dropout megatron.hidden_dropout")
 def _dropout(s: Scenario) -> Iterator[Mistake]:
     """Shares of what is dropped: something has to stay."""
     for name in ("attention_dropout", "hidden_dropout"):
-        if (share := getattr(s.megatron, name)) >= 1:
-            key = f"megatron.{name}"
-            yield Mistake(s.where, key, str(share), "a share below 1")
+        if getattr(s.megatron, name) >= 1:
+            yield s.mistake(f"megatron.{name}", "a share below 1")
 
 
-# Keys a rule rests on -> the rule. A key that is already wrong silences its rules: one mistake, one line.
-_BATCH = (
-    "training.global_batch training.micro_batch training.grad_accumulation "
-    "training.microbatches parallel.microbatches"
-)
-_RULES: list[Rule] = [
-    ("cluster cluster.name cluster.file", _one_cluster),
-    ("model model.name model.file model.kind", _one_model),
-    (f"training parallel parallel.dp parallel.pp {_BATCH}", _global_batch),
-    (f"training parallel parallel.dp parallel.pp {_BATCH}", _microbatches),
-    ("parallel parallel.schedule parallel.vpp parallel.pp", _schedule),
-    (
-        "parallel parallel.dp parallel.cp parallel.tp parallel.ep parallel.etp",
-        layout_model.expert_ranks,
-    ),
-    (
-        "training parallel training.seq_len parallel.cp parallel.tp parallel.sequence_parallel",
-        _sequence,
-    ),
-    ("parallel parallel.cp parallel.ring_degree", layout_model.rings),
-    ("parallel parallel.order", _order),
-    (
-        "nccl nccl.min_channels nccl.max_channels nccl.min_p2p_nchannels nccl.max_p2p_nchannels",
-        _channels,
-    ),
-    ("megatron megatron.attention_dropout megatron.hidden_dropout", _dropout),
-    ("adapter adapter.targets", layout_model.adapter_targets),
-    ("adapter adapter.dropout", layout_model.adapter_dropout),
-    (
-        "adapter training training.framework training.precision",
-        layout_model.adapter_fp32,
-    ),
-    (
-        "adapter training training.framework training.precision parallel parallel.tp "
-        "parallel.data_parallel",
-        layout_model.adapter_base,
-    ),
-    ("adapter training training.framework", layout_model.adapter_framework),
-    (
-        "training training.packed training.seq_len training.framework megatron",
-        layout_model.packed,
-    ),
+_RULES = [
+    *(_one_cluster, _one_model, _global_batch, _microbatches, _schedule),
+    *(layout_model.expert_ranks, _sequence, layout_model.rings, _order, _channels),
+    *(_dropout, layout_model.adapter_targets, layout_model.adapter_dropout),
+    *(layout_model.adapter_fp32, layout_model.adapter_base),
+    *(layout_model.adapter_framework, layout_model.packed),
 ]
-_GPU_RULES: list[Rule] = [
-    (
-        "cluster.gpus parallel parallel.dp parallel.tp parallel.pp parallel.cp",
-        _gpu_count,
-    ),
-    ("cluster.gpus faults.slow_rank", _slow_rank),
-]
+_GPU_RULES = [_gpu_count, _slow_rank]
