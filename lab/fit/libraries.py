@@ -15,9 +15,9 @@ import pandas as pd
 
 from lab import CASES
 from lab.formats import library_rows
+from lab.formats.library_families import FAMILIES, folder_of
 from lab.formats.packaged import WHO
-from prestep.sim.costs.gpu_files import HARDWARE
-from prestep.sim.costs.library_families import FAMILIES, Family
+from prestep.sim.costs.library_families import Family
 
 SAMPLE = 8
 ROWS = CASES / "kernels"
@@ -63,7 +63,9 @@ def write_family(family: Family, rows: Iterable[pd.DataFrame]) -> None:
     """The table of a family and the rows of the set."""
     known, held = split(family, newest(pd.concat(rows)))
     sample = held.sort_values([*WHO, *family.sizes]).iloc[::SAMPLE]
-    table, cases = (folder / f"{family.name}.parquet" for folder in (HARDWARE, ROWS))
+    table, cases = (
+        folder / f"{family.name}.parquet" for folder in (folder_of(family), ROWS)
+    )
     write(known, table)
     write(sample, cases)
     print(len(known), table, len(sample), cases)

@@ -17,8 +17,8 @@ import pandas as pd
 from scipy.optimize import least_squares
 
 from lab.fit.libraries import ROWS
+from lab.formats.library_families import TABLES
 from prestep.sim.collectives.deepep import FILE, HOSTS, PER_HOST, WAYS
-from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.workloads.megatron.shard import distinct
 
 #: Bytes/s of a GPU's NVLinks one way, and of its NIC.
@@ -159,7 +159,7 @@ def said(name: str, rows: Rows, seconds: np.ndarray) -> None:
 
 def main() -> None:
     """Fit, write, print."""
-    known = rows_of(HARDWARE / "exchanges.parquet")
+    known = rows_of(TABLES / "exchanges.parquet")
     held_out = rows_of(ROWS / "exchanges.parquet")
     inside: dict[tuple[str, str], np.ndarray] = {}
     text = [HEAD]

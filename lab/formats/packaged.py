@@ -1,6 +1,6 @@
 """Kernels as libraries of serving stacks run them: measured by others, by GPU, number format and library.
 
-`hardware/FAMILY.parquet` has the rows (`python -m lab.fit.libraries`); `prestep.sim.costs.library_table` reads between
+`FAMILY.parquet` has the rows (`python -m lab.fit.libraries`); `prestep.sim.costs.library_table` reads between
 them.
 """
 
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
 
 import pandas as pd
 
+from lab.formats.library_families import folder_of
 from prestep.sim.costs.estimators.library import rows_of_library
 from prestep.sim.costs.estimators.roofline import Roofline
-from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.sim.costs.library_families import Family
 from prestep.sim.costs.library_table import Library, LibraryTable
 
@@ -22,17 +21,14 @@ WHO = ["gpu", "dtype", "source", "kernel", "variant"]
 
 
 @cache
-def libraries(
-    family: Family, folder: Path = HARDWARE
-) -> Mapping[Library, pd.DataFrame]:
+def libraries(family: Family) -> Mapping[Library, pd.DataFrame]:
     """Rows of a family's packaged table: its sizes and microseconds, by library."""
-    rows = pd.read_parquet(folder / f"{family.name}.parquet")
+    rows = pd.read_parquet(folder_of(family) / f"{family.name}.parquet")
     groups = rows.groupby(WHO, observed=True)
     return {Library(*map(str, key)): frame for key, frame in groups}
 
 
 def library_table(family: Family, library: Library, roofline: Roofline) -> LibraryTable:
     """The packaged table of a library (a key of `libraries`), on a GPU of these limits."""
-    return LibraryTable(
-        family, *rows_of_library(family, library), roofline, library.dtype
-    )
+    rows = rows_of_library(family, library, folder_of(family))
+    return LibraryTable(family, *rows, roofline, library.dtype)

@@ -10,10 +10,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from lab.formats.library_families import FAMILIES
 from lab.formats.packaged import libraries
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import names
-from prestep.sim.costs.library_families import FAMILIES
 from prestep.sim.tools.support import (
     FORMATS,
     TYPICAL,

@@ -12,10 +12,11 @@ import numpy as np
 import pandas as pd
 
 from lab.formats import library_rows
+from lab.formats.library_families import FAMILIES
 from lab.formats.packaged import WHO, libraries, library_table
 from prestep.sim import progress
 from prestep.sim.costs import load_gpu
-from prestep.sim.costs.library_families import FAMILIES, Family
+from prestep.sim.costs.library_families import Family
 from prestep.sim.costs.library_table import Library
 from prestep.validation.report.gate import Check, rows_check
 from prestep.validation.report.interface import Point, Skip, Table

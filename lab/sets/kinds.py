@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from lab.formats.library_families import FAMILIES
 from prestep.sim import schema
-from prestep.sim.costs.library_families import FAMILIES
 from prestep.sim.schema import Items, Number, Switch, Table, Text
 from prestep.validation.sets.kinds import SHARE, TEXTS, Kind, table_of
 

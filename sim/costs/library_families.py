@@ -14,7 +14,6 @@ import numpy as np
 from prestep.sim.costs.kinds import DTYPE_BYTES
 
 TILE = 64  # rows: the smallest tiles of products
-EXCHANGING_SMS = 24  # most SMs that exchanges were measured with: a table's unit
 Sizes = np.ndarray  # a kernel a row, a size a column
 Work = tuple[
     np.ndarray, np.ndarray
@@ -81,24 +80,6 @@ def _attention_axes(sizes: Sizes) -> np.ndarray:
     return np.column_stack([work, seq, 0.5 * heads, sharing, 2.0 * dim, seen])
 
 
-def _expert_work(sizes: Sizes, dtype: str) -> Work:
-    """Three grouped products (gate, up, down) over the experts that a GPU holds, and their results in 16 bits."""
-    tokens, hidden, inner, topk, experts, tensor, groups = sizes.T
-    rows, width = tokens * topk / groups, inner / tensor
-    weights = 3.0 * hidden * width
-    results = 2.0 * (2.0 * tokens * hidden + rows * (hidden + 2.0 * width))
-    size = DTYPE_BYTES[dtype] * experts / groups * weights + results
-    return 2.0 * rows * weights, size
-
-
-def _expert_axes(sizes: Sizes) -> np.ndarray:
-    tokens, hidden, inner, topk, experts, tensor, groups = np.log2(sizes).T
-    held, width = experts - groups, inner - tensor
-    return np.column_stack(
-        [0.7 * tokens, 2.0 * hidden, width, 0.7 * held, 2.0 * topk, 2.0 * experts]
-    )
-
-
 def _scan_work(sizes: Sizes, dtype: str) -> Work:
     """A scan by chunks: products inside a chunk and with the state, which is read and written in fp32."""
     batch, seq, keys, key_dim, values, value_dim, chunk = sizes.T
@@ -116,19 +97,6 @@ def _scan_axes(sizes: Sizes) -> np.ndarray:
     )
 
 
-def _exchange_work(sizes: Sizes, dtype: str) -> Work:
-    """Tokens that a GPU sends, once to each rank which it expects them to need, at what its SMs can copy."""
-    ranks, tokens, hidden, topk, _, sms = sizes.T
-    reached = ranks * (1.0 - (1.0 - 1.0 / ranks) ** topk)
-    sent = DTYPE_BYTES[dtype] * tokens * reached * hidden
-    return np.zeros_like(sent), 2.0 * sent * EXCHANGING_SMS / sms
-
-
-def _exchange_axes(sizes: Sizes) -> np.ndarray:
-    ranks, tokens, hidden, topk, experts, sms = np.log2(sizes).T
-    return np.column_stack([2.0 * ranks, tokens, hidden, topk, 0.3 * experts, sms])
-
-
 PRODUCTS = Family("products", ("m", "n", "k"), _product_work, _product_axes, 2e-6)
 #: Tokens of a sequence, queries from its start on; `window` 0: every token sees all before it.
 ATTENTION = Family(
@@ -138,14 +106,6 @@ ATTENTION = Family(
     _attention_axes,
     3e-6,
 )
-#: The experts of a layer on one GPU of `tensor` x `groups` that share them; `tokens` of all groups.
-EXPERTS = Family(
-    "experts",
-    ("tokens", "hidden", "inner", "topk", "experts", "tensor", "groups"),
-    _expert_work,
-    _expert_axes,
-    8e-6,
-)
 #: State-space and linear-attention kernels: Mamba-2 (keys: its groups), gated delta rule, Kimi delta attention.
 SCANS = Family(
     "scans",
@@ -154,12 +114,3 @@ SCANS = Family(
     _scan_axes,
     3e-6,
 )
-#: Tokens to the ranks of their experts, and back: `tokens` of each of so many `ranks`, by SMs of each (1: not said).
-EXCHANGES = Family(
-    "exchanges",
-    ("ranks", "tokens", "hidden", "topk", "experts", "sms"),
-    _exchange_work,
-    _exchange_axes,
-    15e-6,
-)
-FAMILIES = (PRODUCTS, ATTENTION, EXPERTS, SCANS, EXCHANGES)

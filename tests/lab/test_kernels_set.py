@@ -14,20 +14,12 @@ from hypothesis import strategies as st
 from lab import CASES
 from lab.fit import library_errors
 from lab.fit.libraries import newest, split
-from lab.formats import library_rows
+from lab.formats import library_families, library_rows
+from lab.formats.library_families import EXCHANGES, EXPERTS, FAMILIES
 from lab.formats.packaged import libraries, library_table
 from lab.sets.kernels import validate_set
 from prestep.sim.costs import load_gpu
-from prestep.sim.costs.gpu_files import HARDWARE
-from prestep.sim.costs.library_families import (
-    ATTENTION,
-    EXCHANGES,
-    EXPERTS,
-    FAMILIES,
-    PRODUCTS,
-    SCANS,
-    Family,
-)
+from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, SCANS, Family
 from prestep.sim.costs.library_table import LibraryTable
 from prestep.sim.errors import InputError
 
@@ -113,7 +105,10 @@ def test_a_kernel_of_larger_sizes_has_no_less_to_do(
 def test_no_table_has_a_shape_that_is_held_out() -> None:
     """And the set has no other shapes."""
     for family in FAMILIES:
-        for folder, out in ((HARDWARE, False), (CASES / "kernels", True)):
+        for folder, out in (
+            (library_families.folder_of(family), False),
+            (CASES / "kernels", True),
+        ):
             rows = pd.read_parquet(folder / f"{family.name}.parquet")
             shapes = rows[list(family.sizes)].drop_duplicates()
             sample = shapes.iloc[:: max(1, len(shapes) // 1000)].to_numpy()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 
@@ -176,7 +177,9 @@ def attention_sizes(kernel: Kernel) -> np.ndarray:
 
 
 def rows_of_library(
-    family: library_families.Family, who: library_table.Library
+    family: library_families.Family,
+    who: library_table.Library,
+    folder: Path = HARDWARE,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sizes and seconds of a library's packaged rows."""
     import pyarrow.parquet  # takes 0.2 s, which only GPUs with libraries need
@@ -184,7 +187,7 @@ def rows_of_library(
     names = ("gpu", "dtype", "source", "kernel", "variant")
     asked = [(name, "==", getattr(who, name)) for name in names]
     rows = pyarrow.parquet.read_table(
-        HARDWARE / f"{family.name}.parquet",
+        folder / f"{family.name}.parquet",
         columns=[*family.sizes, "us"],
         filters=asked,
     )
