@@ -136,3 +136,17 @@ def test_attention_has_one_reason(
     assert scenario.pytorch.attention == kernel
     [note] = [note for note in scenario.notes if "attention by" in note]
     assert reason in note
+
+
+@together("form", FORMS)
+def test_the_command_line_changes_a_recipes_own_keys(form: str, tmp_path: Path) -> None:
+    """`recipe.KEY=VALUE` is the file with that value: a key that nobody has is told of as if it stood there."""
+    example = EXAMPLES[form]
+    path = tmp_path / example.name
+    path.write_text(text_with(example))
+    inside = "modules.pre_trainer.overrides." if form == "primus" else ""
+    change = f"recipe.{inside}new_parallel_size=2"
+    with pytest.raises(InputError) as error:
+        load_scenario(path, (CLUSTER, *example.options, change))
+    [mistake] = error.value.mistakes
+    assert mistake.key.endswith("new_parallel_size")

@@ -339,6 +339,43 @@ def test_a_registry_says_what_the_toml_said(
     assert fast.pytorch.fp8_scaling == "rowwise"
 
 
+BUILDER = """
+from torchtitan.models.common import width
+def _build_layers(*, n_layers, dim, n_heads, hidden_dim, head_dim=64): ...
+def _small(attn_backend):
+    dim = 256
+    return Model.Config(dim=dim, vocab_size=2048, layers=_build_layers(n_layers=3, dim=dim, n_heads=4, hidden_dim=width(dim)),
+        vision_encoder=_vision_encoder_config(dim=64, ffn_dim=256, num_layers=2))
+configs = {"small": _small}
+"""
+WIDTH = "def width(dim, multiple=256):\n    inner = int(2 * 4 * dim / 3)\n    return multiple * ((inner + multiple - 1) // multiple)\n"
+
+
+def test_a_model_that_the_checkout_writes_out(tmp_path: Path) -> None:
+    """Sizes are a builder's arguments, worked out where they are computed; what sees is told of, with its size."""
+    folder = tmp_path / "torchtitan/models"
+    written(folder, "common/__init__.py", WIDTH)
+    written(folder, "qwen3/__init__.py", BUILDER)
+    text = REGISTRY.replace("@TRAINING@", "local_batch_size=2, seq_len=4096")
+    text = text.replace("@CHECKPOINT@", "FullAC").replace('"8B"', '"small"')
+    path = written(folder, "qwen3/config_registry.py", text)
+    made = load_scenario(path, [CLUSTER, "recipe.function=llama3_8b"])
+    m = made.model
+    assert (m.layers, m.hidden, m.heads, m.head_dim) == (3, 256, 4, None)
+    assert (m.ffn, m.vocab, m.qk_norm) == (768, 2048, True)
+    weights = 2 * (4 * 64**2 + 2 * 64 * 256)
+    assert any(f"{weights / 1e6:,.0f} million" in note for note in made.notes)
+
+
+def test_a_controller_of_reinforcement_learning_is_one_line(tmp_path: Path) -> None:
+    """What is no step of training is refused at once, without its keys."""
+    text = "from torchtitan import x\ndef a_config():\n    return Controller.Config(steps=1, tensor_parallel_degree=2)\n"
+    path = written(tmp_path, "rl/config_registry.py", text)
+    with pytest.raises(InputError, match="reinforcement learning") as error:
+        load_scenario(path, [CLUSTER])
+    assert len(error.value.mistakes) == 1
+
+
 PACKED = """
         dataloader=GrainDataLoader.Config(
             dataset=@WAY@PackingConfig(dataset=SingleDatasetConfig(source=Source.Config(path="@PLACE@"))),

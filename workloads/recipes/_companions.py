@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 
 from prestep.sim.errors import InputError, Mistake
+from prestep.workloads.recipes import _models
 from prestep.workloads.recipes._documents import Document, beneath, text_of
 from prestep.workloads.recipes._reading import Recipe, Setting, shown
 from prestep.workloads.recipes._rules import OFF, words_of
@@ -187,8 +188,12 @@ WHAT = "the part of the model that sees or hears"
 
 
 def check_text_model(recipe: Recipe, document: Document) -> None:
-    """Notes among what is not simulated that a file trains more than a text model."""
+    """Notes that a file trains more than a text model: among what is not simulated where nobody knows how much more."""
     for key, found in islice(_signs(document), 1):
+        if weights := _models.tower_of(recipe):
+            recipe.leave_out_tower(weights)
+        if recipe.towers:
+            return
         hint = f"{WHAT}; --lenient predicts its text model alone"
         lost = Mistake(document.place(key), key, found, "a text model", hint)
         recipe.lost.append(lost)

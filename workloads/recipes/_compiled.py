@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from dataclasses import fields
 
-from prestep.workloads.frameworks._pytorch_model import missing_parts
 from prestep.workloads.frameworks.automodel import FRAMEWORK as AUTOMODEL
 from prestep.workloads.job.megatron import Megatron
 from prestep.workloads.job.pytorch import PyTorch
+from prestep.workloads.models import hybrid
 from prestep.workloads.precision import precision
 from prestep.workloads.recipes import _models
 from prestep.workloads.recipes._documents import Document
@@ -118,10 +118,12 @@ def has_adapters(draft: Recipe) -> bool:
 
 def stand_in(draft: Recipe) -> None:
     """Where PyTorch's plain modules have no such layers as the model, Transformer Engine's stand for them."""
-    model = _models.bundled(draft)
-    if draft.get("training.framework") not in PLAIN or model is None:
+    if draft.get("training.framework") not in PLAIN:
         return
-    missing = [part.partition(" ")[0] for part in missing_parts(model)]
+    missing = [] if _models.part(draft, "positions") != "alibi" else ["positions"]
+    scans = set(_models.part(draft, "layer_pattern") or "") & set(hybrid.SCANS)
+    if scans and draft.get("parallel.tp", 1) > 1:
+        missing.append("scans whose heads are split")
     if not missing:
         return
     sharded = draft.get("parallel.data_parallel") in ("fsdp", "zero2")
@@ -139,35 +141,24 @@ def stand_in(draft: Recipe) -> None:
     )
 
 
-def titan_layers(draft: Recipe) -> None:
-    """Experts and latent attention as torchtitan has them, where layers are PyTorch's own."""
+def titan_layers(draft: Recipe, masked: bool) -> None:
+    """Experts and latent attention as torchtitan has them, where layers are PyTorch's own.
+
+    ``masked``: attention is FlexAttention's, whose kernels take values of any width.
+    """
     if draft.get("training.framework") not in PLAIN:
         return
     if experts_of(draft):
         draft.set("pytorch.experts", "grouped")
-    model = _models.bundled(draft)
-    if model is None or draft.get("pytorch.attention") != "flash2":
+    if draft.get("pytorch.attention") != "flash2":
         return
-    if model.kv_lora_rank:
-        _whole_samples(draft)
+    if _models.part(draft, "kv_lora_rank") and not masked:
         draft.set("pytorch.attention", "cudnn")
         draft.assume(
             "but cuDNN's where values are narrower than queries, which FlashAttention 2 does not take"
         )
-    elif model.window or model.sinks:
+    elif _models.part(draft, "window") or _models.part(draft, "sinks"):
         draft.assume("FlexAttention, for windows and sinks, counts as FlashAttention 2")
-
-
-def _whole_samples(draft: Recipe) -> None:
-    """Notes that no kernel of latent attention here takes the lengths of documents."""
-    documents = draft.settings.get("training.packed")
-    if documents is None:
-        return
-    draft.drop("training.packed")
-    what = "documents that FlexAttention's mask tells apart, with latent attention"
-    nearly = "attention sees whole samples, which takes longer"
-    found = f"documents of {documents.value} tokens"
-    draft.lose(documents.where, documents.said, found, what, nearly)
 
 
 def sharded_experts(draft: Recipe) -> None:

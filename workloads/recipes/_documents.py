@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 import functools
+import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -166,6 +167,34 @@ def read_yaml(path: Path, text: str) -> Document:
         _fail(f"{path}{line}", error.problem or "no YAML", "YAML")
     except (yaml.YAMLError, ValueError) as error:
         _fail(path, str(error).partition("\n")[0], "YAML")
+
+
+def changed(document: Document, values: Mapping[str, str]) -> Document:
+    """A document with other values of its own keys, which are written as in YAML, as launchers take them.
+
+    Raises
+    ------
+    InputError
+        Of a script, whose arguments are no keys, and for values that are no YAML.
+
+    Examples
+    --------
+    >>> made = changed(Document(Path("a.yaml"), "yaml", {}), {"model.tp": "2"})
+    >>> made.get("model.tp")
+    2
+    """
+    if document.kind == "shell" and values:
+        key, text = next(iter(values.items()))
+        expected = "a key of a configuration; arguments of a script are its own"
+        raise InputError.of(str(document.path), key, text, expected)
+    made = [f"{json.dumps(key)}: {text}" for key, text in values.items()]
+    if not made:
+        return document
+    entries = {
+        key: Entry(entry.value, file="the command line")
+        for key, entry in read_yaml(document.path, "\n".join(made)).entries.items()
+    }
+    return replace(document, entries={**document.entries, **entries})
 
 
 def _nodes(

@@ -109,6 +109,8 @@ class Expressions:
             if function is not None:
                 return function(args, keywords)  # None, too, is what it returns
             result = self._built_in(node, args)
+            if node.func.id == "replace" and args and isinstance(args[0], Made):
+                result = args[0].changed(keywords, node.lineno)
         elif isinstance(node.func, ast.Attribute):
             result = self._method(node, node.func, env, args, keywords)
         if result is not None:

@@ -76,13 +76,24 @@ def missing(draft: Recipe, found: str, said: str, where: str) -> None:
     draft.need("model", where, said, found, expected, hint)
 
 
+@lru_cache(maxsize=1)
+def _towers() -> dict[str, float]:
+    return dict(files.toml(FILE.read_text(encoding="utf-8"))["towers"])
+
+
+def tower_of(draft: Recipe) -> float | None:
+    """Parameters of the part that sees beside a bundled text model, where they are known."""
+    return _towers().get(draft.get("model.name", ""))
+
+
 #: Mean tokens of a document by a corpus's name or place. C4 in English: 156 billion tokens in 365 million documents
 #: (arXiv 2104.08758, table 1), of which torchtitan has a sample for its tests. Grade: published. Others: bytes of an
 #: example at four bytes a token. SQuAD 79.3 MB in 87,599 and Tulu 3 2,914 MB in 939,343 (their data sets' cards),
-#: OpenMathInstruct-2 17.05 GB of lines in 13.97 million, without their keys. Grade: guess.
+#: GSM8K 3.96 MB in 7,473, OpenMathInstruct-2 17.05 GB of lines in 13.97 million, without their keys. Grade: guess.
 DOCUMENTS = {
     "allenai/c4": 427,
     "tests/assets/c4_test/data.json": 427,
+    "openai/gsm8k": 133,
     "squad": 226,
     "tulu3": 776,
     "openmathinstruct2": 280,

@@ -22,6 +22,7 @@ from prestep.topologies.fabric import Fabric
 from prestep.workloads import recipes
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.models.model import MODELS, read_model
+from prestep.workloads.recipes import _documents
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Recipe
 
@@ -83,7 +84,8 @@ def completed(
     own = [item for item in overrides if _key(item).startswith(OPTION)]
     others = tuple(item for item in overrides if item not in own)
     beside, lenient, function = _told(own, path)
-    recipe = _read(replace(tables[TABLE], part=function), beside)
+    document = replace(tables[TABLE], part=function)
+    recipe = _read(_documents.changed(document, _changes(own)), beside)
     said = _last(others)
     mistakes = [*recipe.mistakes, *(() if lenient else recipe.missed(said))]
     mistakes += [one for key, one in recipe.lacking.items() if not _says(said, key)]
@@ -146,10 +148,6 @@ def _value(override: str) -> str:
 
 def _told(own: Sequence[str], path: Path) -> tuple[tuple[str, ...], bool, str]:
     """Further files, whether what is not simulated is left out, and the function that is meant."""
-    for item in own:
-        if _key(item) not in (WITH, LENIENT, FUNCTION):
-            expected = f"{WITH}, {LENIENT} or {FUNCTION}"
-            raise InputError.of(str(path), _key(item), _value(item), expected)
     said = {
         key: [_value(i) for i in own if _key(i) == key]
         for key in (WITH, LENIENT, FUNCTION)
@@ -158,6 +156,15 @@ def _told(own: Sequence[str], path: Path) -> tuple[tuple[str, ...], bool, str]:
     if lenient not in ("true", "false"):
         raise InputError.of(str(path), LENIENT, lenient, "true or false")
     return tuple(said[WITH]), lenient == "true", (said[FUNCTION] or [""])[-1]
+
+
+def _changes(own: Sequence[str]) -> dict[str, str]:
+    """The recipe's own keys that the command line changes: `recipe.model.context_parallel_size=2`."""
+    return {
+        _key(item).removeprefix(OPTION): _value(item)
+        for item in own
+        if _key(item) not in (WITH, LENIENT, FUNCTION)
+    }
 
 
 def _read(document: Document, beside: Sequence[str]) -> Recipe:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from prestep.sim import files
@@ -40,7 +41,7 @@ def read_function(path: Path, text: str, name: str) -> tuple[Document, tuple[str
     if not isinstance(made, Made):
         expected = "a function that returns a configuration"
         raise InputError.of(str(path), name, "no configuration", expected)
-    entries = {"recipe": Entry(called(made)), **dict(_flat(made, ""))}
+    entries = {"recipe": Entry(called(made)), **dict(flat(made, ""))}
     known = {
         key.rpartition(".")[2] for key, one in entries.items() if one.value is not None
     }
@@ -55,18 +56,18 @@ def read_function(path: Path, text: str, name: str) -> tuple[Document, tuple[str
     return Document(path, "python", entries, text, function.name), passed
 
 
-def _flat(made: Made, prefix: str) -> Iterator[tuple[str, Entry]]:
+def flat(made: Made, prefix: str) -> Iterator[tuple[str, Entry]]:
     """Keys under a value, with the call that made it as a value of its own."""
     for key, value in made.values.items():
         line = made.lines.get(key, 0)
         if isinstance(value, Made):
             yield f"{prefix}{key}", Entry(called(value), line)
-            yield from _flat(value, f"{prefix}{key}.")
+            yield from flat(value, f"{prefix}{key}.")
         elif isinstance(value, list):
             yield f"{prefix}{key}", Entry([plain(item) for item in value], line)
             for item in value:
                 if isinstance(item, Made):
-                    yield from _flat(item, f"{prefix}{key}.{item.name}.")
+                    yield from flat(item, f"{prefix}{key}.{item.name}.")
         else:
             yield f"{prefix}{key}", Entry(plain(value), line)
 
@@ -104,7 +105,8 @@ def read_recipe(
         found = f"{len(whole)} functions ({', '.join(whole[:6])}{', ...' if len(whole) > 6 else ''})"
         hint = "--function NAME says which"
         raise InputError.of(str(document.path), "", found, "one recipe", hint)
-    return read_function(document.path, document.text, choice[0])
+    made, left = read_function(document.path, document.text, choice[0])
+    return replace(made, entries={**made.entries, **document.entries}), left
 
 
 def words(text: object) -> list[str]:

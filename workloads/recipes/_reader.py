@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,8 +25,10 @@ from prestep.workloads.recipes._values import Made, Unknown, plain, unknown_of
 #: Statements that are followed, and calls in calls.
 MOST_STATEMENTS, DEEPEST = 20_000, 16
 
-#: Functions that formats know by their names and arguments.
-WORDS = ("default_peft_config", "model_registry")
+#: Functions that formats know by their names and arguments, or whose arguments are a model's sizes (torchtitan).
+WORDS = re.compile(
+    r"default_peft_config|\w*model_registry|to_graph_trainer_config|_?build_\w*layers|\w*vision_encoder_config"
+)
 #: Statements that are named instead of followed.
 OPEN = (ast.While, ast.With, ast.Match, ast.Delete)
 
@@ -64,7 +67,7 @@ class Reader(Expressions):
         self.functions = functions_of(path, text)
         self.imports = imported_by(path, text)
         self.globals: dict[str, Any] = {}
-        self._assigned = {
+        self.assigned = {
             target.id: node.value
             for node in module.body
             if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None
@@ -75,8 +78,19 @@ class Reader(Expressions):
         }
 
     def function(self, name: str) -> Function | None:
-        found = self.written(name)
+        found = None if WORDS.fullmatch(name) else self.written(name)
         return None if found is None else partial(found[0].call, found[1])
+
+    def result(self, node: ast.expr) -> Any:
+        """What an entry of a table of functions makes: a function's name, one with some of its arguments, or a call."""
+        names, keywords = [node], []
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "partial":
+            names, keywords = node.args[:1], node.keywords
+        function = self.function(ast.unparse(names[0]))
+        if function is None:
+            return self.value(node, {})
+        given = {one.arg: self.value(one.value, {}) for one in keywords if one.arg}
+        return function([], given)
 
     def written(
         self, name: str, depth: int = 0
@@ -85,7 +99,7 @@ class Reader(Expressions):
         if name in self.functions:
             return self, self.functions[name]
         source = self.imports.get(name)
-        if source is None or name in WORDS or depth > DEEPEST:
+        if source is None or depth > DEEPEST:
             return None
         other = self._imported(source)
         if other is None:
@@ -109,7 +123,7 @@ class Reader(Expressions):
         """What a name of the file stands for outside its functions."""
         if name in self.globals:
             return self.globals[name]
-        node, source = self._assigned.get(name), self.imports.get(name)
+        node, source = self.assigned.get(name), self.imports.get(name)
         self.globals[name] = Unknown(name)  # while it is worked out
         if node is not None:
             self.globals[name] = self.value(node, {})

@@ -64,6 +64,8 @@ class Recipe:
         What is lost unless another place says a key of the scenario ("training.packed": how long documents are).
     needs : dict of Mistake
         Keys of a scenario that may not be said ("model": which model it is); see `lacking`.
+    towers : bool
+        Whether the reader was told of a part that sees or hears, of known size, which is left out.
     """
 
     format: str
@@ -80,6 +82,7 @@ class Recipe:
     replicas: int | None = None
     unless: dict[str, Mistake] = field(default_factory=dict)
     needs: dict[str, Mistake] = field(default_factory=dict)
+    towers: bool = False
 
     def tables(self) -> dict[str, dict[str, Any]]:
         """Its settings as tables of a scenario."""
@@ -138,6 +141,12 @@ class Recipe:
         """Notes what was taken where the recipe is silent; once."""
         if text not in self.assumed:
             self.assumed.append(text)
+
+    def leave_out_tower(self, weights: float) -> None:
+        """Notes how much of a model is left out with the part that sees or hears: that many parameters."""
+        self.towers = True
+        size = f"{weights / 1e6:,.0f} million parameters beside the text model's"
+        self.assume(f"the part that sees or hears is left out: {size}")
 
     def lose(
         self, where: Source, key: str, found: object, what: str, nearly: str = ""

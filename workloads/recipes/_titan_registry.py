@@ -6,7 +6,8 @@ import re
 from dataclasses import replace
 from typing import Any
 
-from prestep.workloads.recipes import _models, _python
+from prestep.sim.errors import InputError
+from prestep.workloads.recipes import _adapter, _models, _python
 from prestep.workloads.recipes._documents import Document, Entry
 from prestep.workloads.recipes._reading import Recipe
 
@@ -19,21 +20,33 @@ WORDS = {
 }
 TOKENS = "training.num_tokens_per_microbatch_per_dp_rank"
 STEP = "training.num_tokens_per_train_step"
+PARTS = "parallelism.num_pp_microbatches"
 LENGTH, RANKS = 2048, 16384  # of TrainingConfig (torchtitan/config/configs.py)
 CHECKPOINTS = {"FullAC": "full", "SelectiveAC": "selective", "NoAC": "none"}
+#: Adapters, and what is said of them.
+LORA = "lora"
+ADAPTERS = _adapter.Words(
+    f"{LORA}.rank", f"{LORA}.target_modules", "", "", 8, ("all-linear",)
+)
 #: Converters of layers by the names of the TOML's.
 CONVERTERS = {
     "Float8LinearConverter": "float8",
+    "Float8GroupedExpertsConverter": "float8",
     "MXFP8LinearConverter": "mx",
+    "MXFP8GroupedExpertsConverter": "mx",
     "NVFP4LinearConverter": "nvfp4",
+    "LoRAConverter": LORA,
 }
 #: The layers' attention, of Python recipes alone.
 ATTENTION = "model_spec.attn_backend"
+#: What its functions return: a trainer, of its own modules or transformers', or what controls one and a generator.
+CONFIGS = re.compile(r"\b(?:\w*Trainer|Controller)\.Config\b|TransformersBackendConfig")
+LEARNING = "training and generation in turn (reinforcement learning), which [rl] of a scenario says"
 
 
 def recognise(document: Document) -> bool:
     return document.kind == "python" and bool(
-        re.search(r"Trainer\.Config\b", document.text) and "torchtitan" in document.text
+        CONFIGS.search(document.text) and "torchtitan" in document.text
     )
 
 
@@ -41,6 +54,9 @@ def as_tables(draft: Recipe, document: Document) -> Document:
     """The function's keys as those of a TOML file."""
     made, open_ones = _python.read_recipe(document, document.part)
     draft.unknown += open_ones
+    if str(made.get("recipe")).startswith("Controller"):
+        where = made.place("recipe")
+        raise InputError.of(where, "", "a Controller", "a Trainer", LEARNING)
     entries: dict[str, Entry] = {}
     for key, entry in made.entries.items():
         section = key.partition(".")[0]
@@ -51,6 +67,7 @@ def as_tables(draft: Recipe, document: Document) -> Document:
         elif key.endswith("optimizer_name"):
             entries["optimizer.name"] = Entry(str(entry.value).lower(), entry.line)
     _model(made, entries)
+    _graph(draft, made, entries)
     _tokens(draft, made, entries)
     _checkpoints(made, entries)
     _converters(draft, made, entries)
@@ -67,6 +84,22 @@ def _model(made: Document, entries: dict[str, Entry]) -> None:
     flavor = made.get("model_spec.flavor", words[1] if len(words) > 1 else "")
     entries["model.name"] = Entry(made.path.absolute().parent.name, line)
     entries["model.flavor"] = Entry(str(flavor), line)
+    for key in ("hf_model", "model_spec.num_mtp_layers", "model_spec.moe_comm_backend"):
+        if key in made.entries:
+            entries[f"model.{key.rpartition('.')[2]}"] = made.entries[key]
+
+
+def _graph(draft: Recipe, made: Document, entries: dict[str, Entry]) -> None:
+    """The graph trainer's own compiler, which leaves all but attention to the modules' own kernels unless asked."""
+    compiler = str(made.get("compile", ""))
+    if not compiler.startswith("GraphTrainer"):
+        return
+    way = made.get("compile.inductor_compilation", "regional")
+    if made.get("compile.enable") is True and way == "regional":
+        entries["compile.enable"] = Entry(False, made.entries["compile"].line)
+        draft.assume(
+            "one graph of the modules' own kernels (regional compilation), which the host launches one by one here"
+        )
 
 
 def _tokens(draft: Recipe, made: Document, entries: dict[str, Entry]) -> None:
@@ -74,10 +107,13 @@ def _tokens(draft: Recipe, made: Document, entries: dict[str, Entry]) -> None:
     if "training.local_batch_size" in entries:
         return
     length = draft.count(made, "training.max_context_length", LENGTH)
-    tokens = draft.count(made, TOKENS, RANKS)
+    micro = max(1, draft.count(made, TOKENS, RANKS) // length)
+    staged = draft.count(made, "parallelism.pipeline_parallel_degree", 1) > 1
+    parts = draft.count(made, PARTS, 1) if staged else 1
     line = made.entries[TOKENS].line if TOKENS in made.entries else 0
     entries["training.seq_len"] = Entry(length, line)
-    entries["training.local_batch_size"] = Entry(max(1, tokens // length), line)
+    entries["training.local_batch_size"] = Entry(micro * parts, line)
+    entries["parallelism.pipeline_parallel_microbatch_size"] = Entry(micro, line)
     whole = draft.typed(made, STEP, "whole", -1)
     if whole and whole > 0:
         entries["training.global_batch_size"] = Entry(max(1, whole // length))
@@ -107,14 +143,14 @@ def _converters(draft: Recipe, made: Document, entries: dict[str, Entry]) -> Non
     """Layers that a converter replaces."""
     listed = made.get("model_spec.converters", [])
     names = [str(one).partition(".")[0] for one in listed] if listed else []
-    found = []
+    found: list[str] = []
     for name in names:
         ours = CONVERTERS.get(name)
         where = made.place("model_spec.converters")
         if ours is None:
             draft.lose(where, "converters", name, "products in another format")
             continue
-        found.append(ours)
+        found += [ours] if ours not in (*found, LORA) else []
         for key, entry in made.entries.items():
             prefix = f"model_spec.converters.{name}.Config."
             if key.startswith(prefix):

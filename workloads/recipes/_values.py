@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,6 +21,11 @@ class Made:
     def put(self, key: str, value: Any, line: int) -> None:
         self.values[key] = value
         self.lines[key] = line
+
+    def changed(self, values: Mapping[str, Any], line: int) -> Made:
+        """The same with other values of some keys (`dataclasses.replace`)."""
+        lines = self.lines | dict.fromkeys(values, line)
+        return Made(self.name, self.args, self.values | dict(values), lines)
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,8 @@ def plain(value: Any) -> Any:
     return value.text if isinstance(value, Unknown) else value
 
 
+#: Functions that return their first argument, or what a trainer of its own takes for it (torchtitan).
+COPIES = ("deepcopy", "copy", "to_graph_trainer_config")
 KINDS: dict[str, type] = {"str": str, "int": int, "list": list, "bool": bool}
 ORDERS: dict[type[ast.cmpop], Callable[[Any, Any], bool]] = {
     ast.Lt: operator.lt,
@@ -137,7 +144,7 @@ def plain_values(*values: Any) -> bool:
 def built_in(node: ast.Call, args: list[Any]) -> Any:
     """What a function of Python's own returns of known values; None for any other."""
     name = node.func.id if isinstance(node.func, ast.Name) else ""
-    if name in ("deepcopy", "copy") and args:
+    if name in COPIES and args:
         return args[0]
     if name == "cast" and len(args) == 2:
         return args[1]
@@ -206,11 +213,13 @@ def decided(node: ast.BoolOp, values: list[Any]) -> Any:
 
 
 def computed(node: ast.BinOp, left: Any, right: Any) -> Any:
-    """Arithmetic of whole numbers, and of lists that are joined or repeated."""
+    """Arithmetic of numbers, and of lists that are joined or repeated."""
     if isinstance(left, list) or isinstance(right, list):
         return _lists(node, left, right)
-    if type(left) is not int or type(right) is not int:
+    if type(left) not in (int, float) or type(right) not in (int, float):
         return unknown_of(node)
+    if isinstance(node.op, ast.Div) and right:
+        return left / right
     if isinstance(node.op, ast.Mult) and abs(left * right) < 2**63:
         return left * right
     if isinstance(node.op, ast.Add):

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from prestep.workloads.recipes import _compiled, _models, _pipeline, _titan_registry
+from prestep.workloads.recipes import (
+    _adapter,
+    _compiled,
+    _pipeline,
+    _titan_models,
+    _titan_registry,
+)
 from prestep.workloads.recipes._documents import Document
 from prestep.workloads.recipes._reading import Recipe, shown
 from prestep.workloads.recipes._rules import rules, written
@@ -34,15 +40,6 @@ TOML = (
 )
 PYTHON = "cudnn", "which torchtitan puts first since December 2025"
 FLEX = "flash2", "as which FlexAttention counts, torchtitan's where nothing is said"
-# torchtitan/models/llama3: what its tests train.
-DEBUG = {
-    "kind": "transformer",
-    "hidden": 256,
-    "layers": 6,
-    "heads": 16,
-    "ffn": 768,
-    "vocab": 2048,
-}
 
 
 def recognise(document: Document) -> bool:
@@ -59,24 +56,29 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if document.kind == "python":
         document = _titan_registry.as_tables(draft, document)
     draft.read(document, rules(RULES))
-    _model(draft, document)
+    _titan_models.choose(draft, document)
     _sharding(draft, document)
     _kernels(draft, document)
     _pipeline.batch(draft, document, _local(document), "training.global_batch_size")
     _schedule(draft, document)
     _compiled.stand_in(draft)
     _compiled.sharded_experts(draft)
-    _compiled.titan_layers(draft)
+    _compiled.titan_layers(draft, _attention(document) == FLEX)
     _compiled.offload(draft, document, "training.enable_cpu_offload")
     _loss(draft, document)
     _accumulation(draft, document)
     _root(draft, document)
     if draft.get("parallel.tp", 1) > 1:
-        draft.set("parallel.sequence_parallel", True)
+        key = "parallelism.enable_sequence_parallel"
+        splits = draft.typed(document, key, "truth", True)
+        draft.set("parallel.sequence_parallel", splits, key, document)
         draft.assume(
             "tensor parallelism splits the norms along the sequence, as torchtitan does"
         )
     _experts(draft, document)
+    if any(key.startswith(_titan_registry.LORA) for key in document.entries):
+        words = _titan_registry.ADAPTERS
+        _adapter.lora(draft, document, words, words.rank)
     return draft
 
 
@@ -123,18 +125,6 @@ def _local(document: Document) -> str:
     """The key of a rank's samples: its name changed in 2025."""
     old = "training.batch_size"
     return old if old in document.entries else "training.local_batch_size"
-
-
-def _model(draft: Recipe, document: Document) -> None:
-    name, flavor = document.get("model.name", "llama3"), document.get("model.flavor")
-    where = document.place("model.flavor")
-    if flavor in (None, "debugmodel") and name == "llama3":
-        for key, value in DEBUG.items():
-            draft.set(f"model.{key}", value, "model.flavor", where)
-    elif ours := _models.model_named(f"{name}-{flavor}"):
-        draft.set("model.name", ours, "model.flavor", where)
-    else:
-        _models.missing(draft, f'"{name}" {shown(flavor)}', "model.flavor", where)
 
 
 def _is_compiled(document: Document) -> bool:
@@ -289,7 +279,7 @@ def _reshard(draft: Recipe, document: Document) -> None:
 
 def _root(draft: Recipe, document: Document) -> None:
     """The embedding apart from the last norm and the head, which stay unless all are freed (apply_fsdp)."""
-    if not _compiled.has_fsdp2_root(draft):
+    if not _compiled.has_fsdp2_root(draft) or draft.get("model.mtp_layers"):
         return
     draft.set("parallel.root_groups", "split")
     key = _reshard_key(document)
