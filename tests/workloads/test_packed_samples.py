@@ -9,12 +9,14 @@ import pytest
 
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.opgraph import Chain
 from prestep.workloads.frameworks import framework
 from prestep.workloads.lowered import Lowered, Site
 from prestep.workloads.models.model import load_model
-from tests.workloads.small import SEQ, ops, scenario
+from tests.workloads.small import SEQ, TRANSFORMER, ops, scenario
 
 FLASH = {"attention": "flash2"}
+LATENT = {"kv_heads": 8, "kv_lora_rank": 64, "q_lora_rank": 96, "v_head_dim": 16}
 
 
 def lowered(name: str, packed: int | None, **training: Any) -> Lowered:
@@ -50,6 +52,31 @@ def test_documents_see_themselves_alone(name: str, recompute: str) -> None:
 def test_a_document_as_long_as_a_sample_changes_nothing() -> None:
     whole, same = (lowered("pytorch-eager", packed) for packed in (None, SEQ))
     assert [op.kernel for op in ops(whole)] == [op.kernel for op in ops(same)]
+
+
+@pytest.mark.parametrize("model", ({}, LATENT))
+def test_megatrons_attention_sees_documents(model: dict[str, int]) -> None:
+    """Plain heads and latent ones: as many kernels as of whole samples, each of four times as many short ones."""
+    shapes = []
+    for packed in (None, SEQ // 4):
+        training = {"framework": "megatron", "packed": packed}
+        s = scenario(TRANSFORMER | model, {k: v for k, v in training.items() if v})
+        low = framework("megatron").lower(s, load_model(s.model), Site(1.0))
+        chains = (each for each in low.graph.kernels if isinstance(each, Chain))
+        shapes.append(
+            [
+                (kernel.kind, *kernel.shape)
+                for chain in chains
+                for kernel in chain.graph.kernels
+                if isinstance(kernel, Kernel) and "attention" in kernel.kind
+            ]
+        )
+    whole, parts = shapes
+    assert whole
+    assert parts == [
+        (kind, 4 * samples, *heads, tokens // 4, width)
+        for kind, samples, *heads, tokens, width in whole
+    ]
 
 
 def test_attention_must_take_lengths() -> None:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.exchanges.tensor import gather, reduce
 from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair_of
-from prestep.workloads.megatron.core_attention import (
-    attend,
-    quantize_operands,
-    unfused_attention,
-)
+from prestep.workloads.megatron.core_attention import attention
 from prestep.workloads.megatron.elementwise import bias_add, fused, unsaved
 from prestep.workloads.megatron.shard import Heads, Shard
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.torch.activation_checkpoint import again, detached
+from prestep.workloads.torch.activation_checkpoint import again
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -107,17 +102,15 @@ class Attention(Module):
         return self.m.rotary and self.s.options.fused_single_qkv_rope
 
     def _attend(self, t: Tape, qkv: Tensor) -> Tensor:
-        unfused = self.s.options.attention == "unfused"
-        core = unfused_attention if unfused else flash_attention
-        seen = in_documents(self.s)
-        return core(t, qkv, self.heads, seen, not self._rotated_whole)
+        return attention(t, [qkv], self.heads, self.s, not self._rotated_whole)
 
 
 def _heads(m: ModelSpec, ranks: int, window: int) -> Heads:
     """Of one tensor-parallel rank; keys and values are repeated where there are fewer of them than ranks."""
     alibi = m.positions == "alibi"
     keys = max(1, m.kv_heads // ranks)
-    return Heads(m.heads // ranks, keys, m.head_dim, alibi, window=window)
+    queries, width = m.heads // ranks, m.head_dim
+    return Heads(queries, keys, width, width, alibi, window)
 
 
 def _projected(m: ModelSpec, ranks: int) -> int:
@@ -145,43 +138,3 @@ def whole_groups(t: Tape, y: Tensor, heads: Heads, s: Shard) -> Tensor:
         return [t.empty(y.shape, y.itemsize)]
 
     return t.apply(own, [y], backward)
-
-
-def in_documents(s: Shard) -> Shard:
-    """What attention sees of packed samples: as many samples of a document's length as hold the tokens (thd layout).
-
-    Context parallelism spreads every document. The mean length stands for all: longer ones weigh more, which it leaves
-    out.
-    """
-    if s.packed is None or s.packed >= s.seq_len or s.options.attention == "unfused":
-        return s
-    documents = s.seq_len / s.packed
-    tokens = max(1, s.tokens * s.packed // s.seq_len)
-    return replace(s, batch=round(s.batch * documents), tokens=tokens, seq_len=s.packed)
-
-
-def flash_attention(
-    t: Tape, qkv: Tensor, heads: Heads, s: Shard, joins: bool = True
-) -> Tensor:
-    """One kernel forward and one backward: saves queries, keys, values, output and a float per row.
-
-    ``joins``: backward, gradients of queries, keys and values are put together here, for the projection's backward.
-    """
-    y = t.empty((*qkv.shape[:-1], heads.queries * heads.dim), qkv.itemsize)
-    lse = t.empty((s.batch, heads.queries, s.tokens), 4)
-    t.cpu("attention")
-    quantize_operands(t, "fwd", heads, s)
-    attend(t, "fwd", heads, s)
-    output = detached(y)
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (g, lse, output)
-        t.cpu("attention_backward")
-        quantize_operands(t, "bwd", heads, s)
-        attend(t, "bwd", heads, s)
-        grad = t.empty(qkv.shape, qkv.itemsize)
-        if joins:
-            t.launch(Kernel("aten cat", (grad.elements,), bytes=2 * grad.size))
-        return [grad]
-
-    return t.apply(y, [qkv], backward)

@@ -13,6 +13,7 @@ from prestep.workloads.exchanges.te_context import Part, Way
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.gemm import UNTRANSPOSED
 from prestep.workloads.megatron.shard import Heads, Shard
+from prestep.workloads.torch.activation_checkpoint import detached
 from prestep.workloads.torch.aten_products import multiply_batch
 from prestep.workloads.torch.attention import in_window
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -27,36 +28,100 @@ STEPS = (6.0, 8.0, 8.0, 8.0, 6.0)
 STEPS_BACKWARD = (6.0, 12.0, 8.0, 8.0, 6.0)
 
 
-def attend(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
-    """Fused attention of this rank's queries to all keys, which other ranks may have."""
-    generation = "flash2_" if s.options.attention == "flash2" else ""
-    dtype = "fp8" if s.options.fp8_dot_product_attention else "bf16"
-    layout = "latent" if heads.latent and not generation else ""
+def attention(
+    t: Tape, inputs: list[Tensor], heads: Heads, s: Shard, joins: bool = True
+) -> Tensor:
+    """Attention of this rank's queries to all keys; saves its inputs and what its kernels leave for backward.
 
-    def block(part: Part) -> Kernel:
-        batch, tokens = in_window(part.batch, part.tokens, heads.window)
-        shape = (batch, part.queries, part.keys, tokens, part.dim)
-        return Kernel(f"{generation}attention_{way}", shape, dtype, layout)
-
-    part = Part(s.batch, s.tokens, heads.queries, heads.keys, heads.dim)
-    context = s.context
-    if context is not None and in_window(1, s.tokens, heads.window)[1] < s.tokens:
-        # Around a ring, ranks would need keys of their neighbour only, which is left out.
-        context = replace(context, ring=None)
-    te_context.attend(t, way, part, context, block)
-
-
-def quantize_operands(t: Tape, way: Way, heads: Heads, s: Shard) -> None:
-    """Casts queries, keys and values to fp8 before attention in fp8; backward the output's gradient.
-
-    Results are in 16 bits (Transformer Engine, FusedAttnFunc; what travels in a ring is counted in 16 bits, too).
+    ``joins``: backward, gradients of the last input are put together here, for the backward of its projection.
     """
-    if not s.options.fp8_dot_product_attention:
-        return
-    count = heads.queries + 2 * heads.keys if way == "fwd" else heads.queries
-    elements = s.batch * s.tokens * count * heads.dim
-    t.cpu("quantize")
-    pass_over(t, elements, UNTRANSPOSED[s.numbers.scaling] * elements)
+    x = inputs[-1]
+    core: _Scores | _Fused
+    if s.options.attention == "unfused":
+        core = _Scores.of(heads, s)
+    else:
+        core = _Fused(heads, in_documents(s))
+    y = t.empty((*x.shape[:-1], heads.queries * heads.values), x.itemsize)
+    saved = core.forward(t, y)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        _ = (g, saved)
+        core.backward(t)
+        grads: list[Tensor | None] = [t.empty(x.shape, x.itemsize) for x in inputs]
+        if joins:
+            t.launch(Kernel("aten cat", (x.elements,), bytes=2 * x.size))
+        return grads
+
+    return t.apply(y, inputs, backward)
+
+
+def in_documents(s: Shard) -> Shard:
+    """What attention sees of packed samples: as many samples of a document's length as hold the tokens (thd layout).
+
+    Context parallelism spreads every document. The mean length stands for all: longer ones weigh more, which it leaves
+    out.
+    """
+    if s.packed is None or s.packed >= s.seq_len:
+        return s
+    documents = s.seq_len / s.packed
+    tokens = max(1, s.tokens * s.packed // s.seq_len)
+    return replace(s, batch=round(s.batch * documents), tokens=tokens, seq_len=s.packed)
+
+
+@dataclass(frozen=True)
+class _Fused:
+    """One kernel forward and one backward: it leaves its output and a float per row."""
+
+    heads: Heads
+    s: Shard
+
+    def forward(self, t: Tape, y: Tensor) -> list[Tensor]:
+        """Launches the kernel; what backward needs of it."""
+        statistics = t.empty((self.s.batch, self.heads.queries, self.s.tokens), 4)
+        t.cpu("attention")
+        self._attend(t, "fwd")
+        return [detached(y), statistics]
+
+    def backward(self, t: Tape) -> None:
+        """Launches the kernel of the gradients."""
+        t.cpu("attention_backward")
+        self._attend(t, "bwd")
+
+    def _attend(self, t: Tape, way: Way) -> None:
+        """Attention in one direction to all keys, which other ranks may have."""
+        heads, s = self.heads, self.s
+        self._quantize(t, way)
+        generation = "flash2_" if s.options.attention == "flash2" else ""
+        dtype = "fp8" if s.options.fp8_dot_product_attention else "bf16"
+        layout = "latent" if heads.narrow and not generation else ""
+
+        def block(part: Part) -> Kernel:
+            batch, tokens = in_window(part.batch, part.tokens, heads.window)
+            shape = (batch, part.queries, part.keys, tokens, part.dim)
+            return Kernel(f"{generation}attention_{way}", shape, dtype, layout)
+
+        part = Part(s.batch, s.tokens, heads.queries, heads.keys, heads.width(way))
+        context = s.context
+        if context is not None and in_window(1, s.tokens, heads.window)[1] < s.tokens:
+            # Around a ring, ranks would need keys of their neighbour only, which is left out.
+            context = replace(context, ring=None)
+        te_context.attend(t, way, part, context, block)
+
+    def _quantize(self, t: Tape, way: Way) -> None:
+        """Casts queries, keys and values to fp8 before attention in fp8; backward the output's gradient.
+
+        Results are in 16 bits (Transformer Engine, FusedAttnFunc; what travels in a ring is counted in 16 bits, too).
+        """
+        heads, s = self.heads, self.s
+        if not s.options.fp8_dot_product_attention:
+            return
+        width = heads.queries * heads.values
+        if way == "fwd":
+            both = heads.dim + heads.values
+            width = heads.queries * heads.dim + heads.keys * both
+        elements = s.batch * s.tokens * width
+        t.cpu("quantize")
+        pass_over(t, elements, UNTRANSPOSED[s.numbers.scaling] * elements)
 
 
 def softmax_is_fused(
@@ -82,41 +147,19 @@ def rows_of_a_block(length: int) -> int:
     return THREADS // min(padded, WARP) * (2 if padded <= SHORT else 1)
 
 
-def unfused_attention(
-    t: Tape, qkv: Tensor, heads: Heads, s: Shard, joins: bool = True
-) -> Tensor:
-    """Batched GEMMs around a masked softmax that holds all scores in memory (CoreAttention).
-
-    ``joins`` as of `flash_attention`.
-    """
-    scores = _Scores.of(heads, s)
-    saved = scores.forward(t, qkv.itemsize)
-    y = t.empty((*qkv.shape[:-1], heads.queries * heads.dim), qkv.itemsize)
-    t.launch(Kernel("aten copy", (y.elements,), layout="strided", bytes=2 * y.size))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (g, saved)
-        scores.backward(t)
-        grad = t.empty(qkv.shape, qkv.itemsize)
-        if joins:
-            t.launch(Kernel("aten cat", (grad.elements,), bytes=2 * grad.size))
-        return [grad]
-
-    return t.apply(y, [qkv], backward)
-
-
 @dataclass(frozen=True)
 class _Scores:
-    """The scores of ``n`` samples and heads, (rows, columns) each, of queries and keys ``dim`` wide.
+    """The scores of ``n`` samples and heads, (rows, columns) each, in memory between two products (CoreAttention).
 
-    ``fused``: one kernel makes their softmax; ``mask`` is the bytes of a dropout mask, 0 without dropout; ``alibi``:
-    they begin as a bias by distance.
+    ``width`` is that of queries and keys, ``values`` that of values; ``fused``: one kernel makes their softmax;
+    ``mask`` is the bytes of a dropout mask, 0 without dropout; ``alibi``: they begin as a bias by distance.
     """
 
     n: int
     rows: int
     columns: int
-    dim: int
+    width: int
+    values: int
     fused: bool
     mask: float
     alibi: bool = False
@@ -128,7 +171,8 @@ class _Scores:
         by_heads = s.options.fused_softmax_check == "heads"
         fused = softmax_is_fused(n, rows, columns, heads.queries if by_heads else None)
         mask = float(n * rows * columns) if s.options.attention_dropout else 0.0
-        return cls(n, rows, columns, heads.dim, fused, mask, heads.alibi)
+        widths = heads.dim, heads.values
+        return cls(n, rows, columns, *widths, fused, mask, heads.alibi)
 
     @property
     def shape(self) -> tuple[int, int, int]:
@@ -156,34 +200,35 @@ class _Scores:
             return (2.0 * self.size,)
         return tuple(step * self.count for step in STEPS_BACKWARD)
 
-    def forward(self, t: Tape, itemsize: int) -> list[Tensor]:
+    def forward(self, t: Tape, y: Tensor) -> list[Tensor]:
         """Scores, their softmax, dropout, and the values that they weigh; what backward needs of it."""
         t.cpu("unfused_attention")
         if self.alibi:
             # torch.baddbmm copies the bias, one row for all queries, to where its product reads it and adds to it.
             t.cpu("elementwise")
             pass_over(t, self.count, 2 * self.size)
-        self._products(t, "nt")
-        saved = [t.empty(self.shape, itemsize)]
+        self._products(t, self.width, "nt")
+        saved = [t.empty(self.shape, y.itemsize)]
         softmax(t, self.count, self.softmax_bytes, "elementwise")
         if not self.fused:
             saved.append(t.empty(self.shape, 4))  # the softmax in fp32
         if self.mask:
             saved.append(t.empty(self.shape, 3))  # values and a byte of mask
         self._drop(t)
-        self._products(t, "nn")
+        self._products(t, self.values, "nn")
+        t.launch(Kernel("aten copy", (y.elements,), layout="strided", bytes=2 * y.size))
         return saved
 
     def backward(self, t: Tape) -> None:
         """The same the other way round, two products for each."""
         t.cpu("unfused_attention_backward")
-        self._products(t, "tn", "nt")
+        self._products(t, self.values, "tn", "nt")
         self._drop(t)
         softmax(t, self.count, self.softmax_backward_bytes, "elementwise_backward")
-        self._products(t, "nn", "tn")
+        self._products(t, self.width, "nn", "tn")
 
-    def _products(self, t: Tape, *layouts: str) -> None:
-        products(t, self.n, self.rows, self.dim, self.columns, layouts)
+    def _products(self, t: Tape, width: int, *layouts: str) -> None:
+        products(t, self.n, self.rows, width, self.columns, layouts)
 
     def _drop(self, t: Tape) -> None:
         """Dropout, forward or backward."""

@@ -6,7 +6,6 @@ on every tensor-parallel rank and see its part of the sequence, the expanding on
 
 from __future__ import annotations
 
-from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.adapter import (
     adapted_column,
     adapted_row,
@@ -14,8 +13,8 @@ from prestep.workloads.megatron.adapter import (
     pair_of,
     whole_pair_of,
 )
-from prestep.workloads.megatron.core_attention import attend, products
-from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
+from prestep.workloads.megatron.core_attention import attention
+from prestep.workloads.megatron.elementwise import fused, unsaved
 from prestep.workloads.megatron.shard import Heads, Shard
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.activation_checkpoint import again, detached, replayed
@@ -104,67 +103,10 @@ class LatentAttention(Module):
 
     def _core(self, t: Tape, q: Tensor, k: Tensor) -> Tensor:
         """Attention, which runs again in backward where its inner part is not kept."""
-        if not self.s.recompute_core:
-            return self._attend(t, k, q)
+        m, s = self.m, self.s
+        heads = Heads(self.heads, self.heads, m.query_dim, m.v_head_dim)
+        if not s.recompute_core:
+            return attention(t, [q, k], heads, s)
         # One value for the region that runs again.
-        return again(t, lambda given: self._attend(t, given, None), apart(t, [q, k]))
-
-    def _attend(self, t: Tape, k: Tensor, q: Tensor | None) -> Tensor:
-        """Attention of queries to keys and values; all lie in ``k`` where there is no ``q``."""
-        y = t.empty((*k.shape[:-1], self.heads * self.m.v_head_dim), k.itemsize)
-        saved = [detached(y), *self._forward_kernels(t)]
-        inputs = [k] if q is None else [q, k]
-
-        def backward(g: Tensor) -> list[Tensor | None]:
-            _ = (g, saved)
-            self._backward_kernels(t)
-            grads: list[Tensor | None] = [t.empty(x.shape, x.itemsize) for x in inputs]
-            t.launch(Kernel("aten cat", (k.elements,), bytes=2 * k.size))
-            return grads
-
-        return t.apply(y, inputs, backward)
-
-    @property
-    def _unfused(self) -> bool:
-        """No fused kernel takes such heads."""
-        return self.s.options.attention == "unfused"
-
-    def _forward_kernels(self, t: Tape) -> list[Tensor]:
-        """The fused kernel is that of heads as wide as queries and values are on average. What backward needs of it."""
-        s = self.s
-        sums = t.empty((s.batch, self.heads, s.tokens), 4)
-        t.cpu("attention")
-        if self._unfused:
-            self._scores(t, False)
-            return [sums, t.empty((s.batch * self.heads, s.tokens, s.seq_len))]
-        dim = (self.m.query_dim + self.m.v_head_dim) // 2
-        attend(t, "fwd", self._wide_heads(dim), s)
-        return [sums]
-
-    def _backward_kernels(self, t: Tape) -> None:
-        """Three of five products are as wide as queries, two as values."""
-        t.cpu("attention_backward")
-        if self._unfused:
-            self._scores(t, True)
-            return
-        dim = round((3 * self.m.query_dim + 2 * self.m.v_head_dim) / 5)
-        attend(t, "bwd", self._wide_heads(dim), self.s)
-
-    def _wide_heads(self, dim: int) -> Heads:
-        """This rank's heads, as wide as their products are on average."""
-        narrow = self.m.v_head_dim != self.m.query_dim
-        return Heads(self.heads, self.heads, dim, latent=narrow)
-
-    def _scores(self, t: Tape, backward: bool) -> None:
-        """Batched products around a softmax of all scores: where no fused kernel takes such heads."""
-        n, rows, columns = self.s.batch * self.heads, self.s.tokens, self.s.seq_len
-        queries, values = self.m.query_dim, self.m.v_head_dim
-        count = n * rows * columns
-        if backward:
-            products(t, n, rows, values, columns, ("tn", "nt"))
-            pass_over(t, count, 6.0 * count)
-            products(t, n, rows, queries, columns, ("nn", "tn"))
-        else:
-            products(t, n, rows, queries, columns, ("nt",))
-            pass_over(t, count, 4.0 * count)
-            products(t, n, rows, values, columns, ("nn",))
+        both = apart(t, [q, k])
+        return again(t, lambda given: attention(t, [given], heads, s), both)

@@ -158,16 +158,27 @@ class Shard:
 class Heads:
     """Attention heads of one rank: of queries, of keys and values, and the elements of each.
 
-    ``alibi``: a bias by distance is added to their scores; ``latent``: values are narrower than queries; ``window``:
-    tokens that a query looks back, 0: all.
+    ``dim``: of a query and of a key; ``values``: of a value; ``alibi``: a bias by distance is added to their scores;
+    ``window``: tokens that a query looks back, 0: all.
     """
 
     queries: int
     keys: int
     dim: int
+    values: int
     alibi: bool = False
-    latent: bool = False
     window: int = 0
+
+    @property
+    def narrow(self) -> bool:
+        """Values are narrower than queries."""
+        return self.values != self.dim
+
+    def width(self, way: str) -> int:
+        """Of heads as wide as products are on average: backward three of five are as wide as queries, two as values."""
+        if way == "bwd":
+            return round((3 * self.dim + 2 * self.values) / 5)
+        return (self.dim + self.values) // 2
 
 
 def unquantized(s: Shard) -> Shard:

@@ -1,67 +1,21 @@
-"""Attention that is no operator of PyTorch: kernels by their sizes, and FlashAttention in Triton (2022)."""
+"""FlashAttention in Triton (2022), which is no operator of PyTorch: its kernels by their sizes."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operators.attention import heads_behind
 from prestep.workloads.torch.tape import Tape, Tensor
 
 
-@dataclass(frozen=True)
-class Widths:
-    """Of a head's queries and keys, and of its values, which latent attention has narrower.
-
-    A fused kernel is that of heads as wide as its products are on average (Megatron's `mla.py` has the same).
-    """
-
-    query: int
-    value: int
-
-    @property
-    def forward(self) -> int:
-        """Scores are as wide as queries, and weigh values."""
-        return (self.query + self.value) // 2
-
-    @property
-    def backward(self) -> int:
-        """Three of five products are as wide as queries, two as values."""
-        return round((3 * self.query + 2 * self.value) / 5)
-
-    def products(self, backward: bool) -> int:
-        """Widths of all products together."""
-        return 3 * self.query + 2 * self.value if backward else self.query + self.value
-
-
-def attention_kernel(
-    name: str,
-    heads: int,
-    groups: int,
-    samples: int,
-    tokens: int,
-    widths: Widths,
-    moved: float,
-) -> Kernel:
-    """A causal attention kernel, whose products leave out what is masked: half. `moved`: its bytes."""
-    backward = name.endswith("bwd")
-    width = widths.backward if backward else widths.forward
-    flops = float(samples * heads * tokens**2 * widths.products(backward))
-    shape = (samples, heads, groups, tokens, width)
-    latent = widths.query != widths.value and not name.startswith("flash2")
-    layout = "latent" if latent else ""
-    return Kernel(name, shape, layout=layout, bytes=moved, flops=flops)
-
-
 def kernel_of(t: Tape, q: Tensor, k: Tensor, v: Tensor, way: str) -> Kernel:
-    """Its kernel of a pass; backward moves twice the bytes, and computes five products for two."""
-    widths = Widths(q.shape[-1], v.shape[-1])
-    moved = q.size + k.size + v.size + q.size * widths.value / widths.query
-    documents = t.documents(q.shape[0], q.shape[2])
-    of = q.shape[1], k.shape[1], *documents, widths
-    return attention_kernel(
-        f"triton_attention_{way}", *of, moved * (2 if way == "bwd" else 1)
-    )
+    """Its kernel of a pass, whose products leave out what is masked: half; backward five of them, forward two."""
+    heads, width = q.shape[1], q.shape[-1]
+    samples, tokens = t.documents(q.shape[0], q.shape[2])
+    passes, products = (2, 5) if way == "bwd" else (1, 2)
+    shape = (samples, heads, k.shape[1], tokens, width)
+    moved = passes * (2 * q.size + k.size + v.size)
+    flops = float(samples * heads * tokens**2 * products * width)
+    return Kernel(f"triton_attention_{way}", shape, bytes=moved, flops=flops)
 
 
 def gradients(g: Tensor, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
