@@ -50,6 +50,11 @@ class Grid(Layout):
         first = self.rank(0, p, 0)
         return [first + offset for offset in self._members]
 
+    def ranks(self, replicas: Iterable[int], p: int) -> list[int]:
+        """Ranks of a stage in some replicas, those of a tensor-parallel group beside each other."""
+        parts = list(product(range(self.cp), range(self.tp)))
+        return [self.rank(d, p, t, c) for d in replicas for c, t in parts]
+
     @cached_property
     def _members(self) -> list[int]:
         """Ranks of the first stage, ascending."""
@@ -216,20 +221,12 @@ def _kind(
         replicas=tuple(d for block in blocks for d in grid.teams[block]),
         odd=tuple(frozenset(unlike.marks[r] for r in ranks) for ranks in unusual),
         pacers=tuple(
-            _pacer(_team(grid, blocks[0], stage), unlike.slowness or {}) if odd else -1
+            _pacer(grid.ranks(grid.teams[blocks[0]], stage), unlike.slowness or {})
+            if odd
+            else -1
             for stage, odd in enumerate(unusual)
         ),
     )
-
-
-def _team(grid: Grid, block: int, stage: int) -> Sequence[int]:
-    """Ranks of a block that exchange something in every layer of a stage; the simulated one first."""
-    return [
-        grid.rank(d, stage, t, c)
-        for d in grid.teams[block]
-        for c in range(grid.cp)
-        for t in range(grid.tp)
-    ]
 
 
 def _pacer(team: Sequence[int], slowness: Mapping[int, float]) -> int:

@@ -128,13 +128,7 @@ class Groups:
 
     def itself(self, stage: int, kind: Kind) -> Group:
         """A rank of a stage alone, with all that do the same beside it."""
-        g = self.grid
-        alike = [
-            (g.rank(d, stage, t, c),)
-            for d in kind.replicas
-            for c in range(g.cp)
-            for t in range(g.tp)
-        ]
+        alike = [(rank,) for rank in self.grid.ranks(kind.replicas, stage)]
         mine = alike[0]
         beside = self.place.beside(alike, mine)
         others = [one for one in beside if one != mine]
@@ -142,16 +136,10 @@ class Groups:
 
     def ends(self, kind: Kind) -> Group:
         """First and last stage, who share the embedding."""
-        g = self.grid
-        pairs = [
-            (g.rank(d, 0, t, c), g.rank(d, g.pp - 1, t, c))
-            for d in kind.replicas
-            for c in range(g.cp)
-            for t in range(g.tp)
-        ]
-        mine = pairs[0]
-        beside = self.place.beside(pairs, mine)
-        return Group("embedding", mine, beside, 2, everywhere=len(pairs))
+        stages = (self.grid.ranks(kind.replicas, p) for p in (0, self.grid.pp - 1))
+        pairs = list(zip(*stages, strict=True))
+        beside = self.place.beside(pairs, pairs[0])
+        return Group("embedding", pairs[0], beside, 2, everywhere=len(pairs))
 
     def transfer_copies(self, source: int, target: int, kind: Kind) -> list[int]:
         """Rank offsets of the copies, of the same kind, of a transfer between stages that it meets."""

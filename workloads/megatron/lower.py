@@ -10,7 +10,7 @@ from prestep.workloads.host_costs import host_costs
 from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Lowered, Site
 from prestep.workloads.megatron.engine import MEGATRON, Engine
-from prestep.workloads.megatron.folding import Grid, Kind, grid_of, kinds_of
+from prestep.workloads.megatron.folding import Kind, grid_of, kinds_of
 from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.schedule import places, schedule_of
 from prestep.workloads.megatron.stage import StageStep
@@ -156,21 +156,15 @@ def _host_costs(scenario: JobSpec, site: Site) -> dict[str, float]:
 def _graph(ranks: Sequence[StageStep], models: Models, shared: Shared) -> OpGraph:
     """The recorded ranks as one graph, each with those that it stands for and the one whose speed it has."""
     grid = models.step.groups.grid
+    represented = {
+        step.tape.rank: tuple(grid.ranks(step.kind.replicas, step.stage))
+        for step in ranks
+    }
     moved = {rank.tape.rank: models.moved(rank.kind, rank.stage) for rank in ranks}
     pacers = {step.tape.rank: step.kind.pacers[step.stage] for step in ranks}
     return shared.graph(
         (step.tape.program() for step in ranks),
-        {step.tape.rank: _represented(step.kind, step.stage, grid) for step in ranks},
+        represented,
         pace={rank: pacer for rank, pacer in pacers.items() if pacer >= 0},
         moved={rank: groups for rank, groups in moved.items() if groups},
-    )
-
-
-def _represented(kind: Kind, stage: int, grid: Grid) -> tuple[int, ...]:
-    """Ranks of a stage in all replicas of a kind."""
-    return tuple(
-        grid.rank(d, stage, t, c)
-        for d in kind.replicas
-        for c in range(grid.cp)
-        for t in range(grid.tp)
     )

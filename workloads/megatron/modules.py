@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import replace
 
 from prestep.workloads.exchanges.tensor import gather, reduce
-from prestep.workloads.job.megatron import GraphedModule, RecomputedModule
+from prestep.workloads.job.megatron import GraphedModule
 from prestep.workloads.megatron.attention import Attention
 from prestep.workloads.megatron.compressed_attention import CompressedAttention
 from prestep.workloads.megatron.cross_entropy import cross_entropy
@@ -54,8 +53,8 @@ class Further(Module):
             self.of_state = self.add(t, columns, m.hidden, name="h_proj")
             # The head's pass contracts and norms, for all predictions alike.
             self.child(Contraction(t, m))
-        ratio = m.ratio_of(m.layers)
-        self.layer = self.child(Layer(t, m, s, bool(m.experts), ratio=ratio))
+        ratio, letters = m.ratio_of(m.layers), letters_of(m, m.layers)
+        self.layer = self.child(Layer(t, m, s, letters, 0, ratio))
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         if self.m.streams > 1:
@@ -98,79 +97,6 @@ def _beside(t: Tape, state: Tensor, word: Tensor) -> Tensor:
     return fused(t, [unsaved(state), unsaved(word)], shape, moved, moved)
 
 
-Attended = LatentAttention | CompressedAttention | Attention
-Part = Mamba | Delta | Attended | FeedForward | Experts
-
-
-class HybridLayer(Module):
-    """A layer with one part, named by its letter."""
-
-    def __init__(
-        self, t: Tape, m: ModelSpec, s: Shard, letter: str, window: int
-    ) -> None:
-        super().__init__()
-        self.s, self.letter = s, letter
-        self.norm = self.child(Norm(t, m))
-        self.part = self.child(_BUILD[letter](t, m, s, window))
-
-    def forward(self, t: Tape, x: Tensor) -> Tensor:
-        o = self.s.options
-        t.cpu("module", 2)
-        with t.capture(SCOPES[self.letter] in o.cuda_graph_scope):
-            y = self._normed(t, x)
-            if not isinstance(self.part, Experts):
-                y = self._run(t, y)
-        if isinstance(self.part, Experts):
-            y = self._run(t, y)
-        return bias_dropout_add(t, y, _bias(self.part), x, o)
-
-    def _normed(self, t: Tape, x: Tensor) -> Tensor:
-        apart = "layernorm" in self.s.options.recompute_modules
-        return discarded(t, lambda given: self.norm.forward(t, given), x, apart)
-
-    def _run(self, t: Tape, x: Tensor) -> Tensor:
-        part = self.part
-        name = {hybrid.FEED_FORWARD: "mlp", hybrid.EXPERTS: "moe"}.get(self.letter)
-        with t.within(name or type(part).__name__.lower()):
-            if name in self.s.options.recompute_modules:
-                return again(t, lambda given: part.forward(t, given), x)
-            return part.forward(t, x)
-
-
-def _bias(part: Part) -> Tensor | None:
-    """That of its last projection."""
-    if isinstance(part, FeedForward | Experts):
-        return part.fc2_bias
-    return part.proj_bias
-
-
-def _experts(t: Tape, m: ModelSpec, s: Shard, _: int) -> Part:
-    if s.spread is None:
-        raise RuntimeError("a layer of experts that nobody spread")
-    return Experts(t, m, s, s.spread)
-
-
-_BUILD: dict[str, Callable[[Tape, ModelSpec, Shard, int], Part]] = {
-    hybrid.MAMBA: lambda t, m, s, _: Mamba(t, m, s),
-    hybrid.DELTA: lambda t, m, s, _: Delta(t, m, s),
-    hybrid.KIMI: lambda t, m, s, _: Kimi(t, m, s),
-    hybrid.ATTENTION: lambda t, m, s, window: _attention(
-        t, m, kept(s, "attn"), window, 0
-    ),
-    hybrid.FEED_FORWARD: lambda t, m, s, _: FeedForward(t, m, s),
-    hybrid.EXPERTS: _experts,
-}
-#: What a layer is called where parts are captured. Megatron captures linear attention as attention.
-SCOPES: dict[str, GraphedModule] = {
-    hybrid.MAMBA: "mamba",
-    hybrid.DELTA: "attn",
-    hybrid.KIMI: "attn",
-    hybrid.ATTENTION: "attn",
-    hybrid.FEED_FORWARD: "mlp",
-    hybrid.EXPERTS: "moe_router",
-}
-
-
 class Norm(Module):
     def __init__(self, t: Tape, m: ModelSpec, eager: bool = False) -> None:
         super().__init__()
@@ -185,52 +111,81 @@ class Norm(Module):
         return F.norm(t, self.kind, x, self.parameters)
 
 
-class Layer(Module):
-    """A transformer layer: attention and feed-forward, each behind a norm and added to the residual stream.
+Part = (
+    Mamba
+    | Delta
+    | LatentAttention
+    | CompressedAttention
+    | Attention
+    | FeedForward
+    | Experts
+)
+SCANS: dict[str, Callable[[Tape, ModelSpec, Shard], Part]] = {
+    hybrid.MAMBA: Mamba,
+    hybrid.DELTA: Delta,
+    hybrid.KIMI: Kimi,
+}
+#: Adds the output of a part and its bias to the residual stream.
+Join = Callable[[Tensor, "Tensor | None"], Tensor]
+#: What a part is called where parts are captured; Megatron captures linear attention as attention.
+SCOPES: dict[str, GraphedModule] = {
+    **dict.fromkeys((*hybrid.LINEAR, hybrid.ATTENTION), "attn"),
+    hybrid.MAMBA: "mamba",
+    hybrid.FEED_FORWARD: "mlp",
+    hybrid.EXPERTS: "moe_router",
+}
+#: And where their memory is told apart, or they run again.
+NAMES = {
+    hybrid.MAMBA: "mamba",
+    hybrid.DELTA: "delta",
+    hybrid.KIMI: "kimi",
+    hybrid.ATTENTION: "attention",
+    hybrid.FEED_FORWARD: "mlp",
+    hybrid.EXPERTS: "moe",
+}
 
-    Around either the streams are mixed where there are several.
+
+class Layer(Module):
+    """Parts of a layer, each behind a norm and added to the residual stream: attention and feed-forward, or a hybrid's.
+
+    Around each the streams are mixed where there are several.
+
+    Parameters
+    ----------
+    letters : str
+        The parts, as the patterns of hybrids name them.
+    window, ratio : int
+        Tokens that attention looks back (0: all), and those that a compressed key stands for.
     """
 
     def __init__(
-        self,
-        t: Tape,
-        m: ModelSpec,
-        s: Shard,
-        experts: bool = False,
-        window: int = 0,
-        ratio: int = 0,
+        self, t: Tape, m: ModelSpec, s: Shard, letters: str, window: int, ratio: int
     ) -> None:
         super().__init__()
-        self.s = s
-        eager = s.eager("norm")
-        attention = _attention(t, m, kept(s, "attn"), window, ratio)
-        spread = s.spread if experts else None
-        self.norm1 = self.child(Norm(t, m, eager))
-        self.attention = self.child(attention)
-        self.norm2 = self.child(Norm(t, m, eager))
-        self.ffn = self.child(
-            FeedForward(t, m, s) if spread is None else Experts(t, m, s, spread)
-        )
-        parts = 2 if m.streams > 1 else 0
-        self.connections = [self.child(HyperConnection(t, m, s)) for _ in range(parts)]
+        self.s, self.letters = s, letters
+        self.norms: list[Norm] = []
+        self.parts: list[Part] = []
+        for letter in letters:
+            self.norms.append(self.child(Norm(t, m, s.eager("norm"))))
+            self.parts.append(self.child(_part(t, m, s, letter, window, ratio)))
+        mixed = letters if m.streams > 1 else ""
+        self.connections = [self.child(HyperConnection(t, m, s)) for _ in mixed]
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
-        o = self.s.options
-        t.cpu("module", 4)
-        with t.capture("attn" in o.cuda_graph_scope):
-            y, join = self._enter(t, x, 0)
-            with t.within("attention"):
-                y = self.attention.forward(t, self._norm(t, self.norm1, y))
-            x = join(y, self.attention.proj_bias)
-        routes = isinstance(self.ffn, Experts)
-        with self._captured(t, "moe_router" if routes else "mlp"):
-            y, join = self._enter(t, x, 1)
-            y = self._norm(t, self.norm2, y)
-            if not routes:
-                y = self._feed_forward(t, y, "mlp")
-        if routes:
-            y = self._feed_forward(t, y, "moe")
-        return join(y, self.ffn.fc2_bias)
+        t.cpu("module", 2 * len(self.parts))
+        captured = False
+        for at, letter in enumerate(self.letters):
+            # One graph holds what is captured of a layer.
+            captures = SCOPES[letter] in self.s.options.cuda_graph_scope
+            with t.capture(captures, not captured):
+                y, join = self._enter(t, x, at)
+                y = self._normed(t, self.norms[at], y)
+                if letter != hybrid.EXPERTS:
+                    x = join(self._run(t, at, y), self.parts[at].proj_bias)
+            if letter == hybrid.EXPERTS:
+                x = join(self._run(t, at, y), self.parts[at].proj_bias)
+            captured |= captures
+        return x
 
     def _enter(self, t: Tape, x: Tensor, part: int) -> tuple[Tensor, Join]:
         """A part's input, and how its output and bias are added to the residual stream."""
@@ -242,35 +197,41 @@ class Layer(Module):
         # Models with several streams have no biases there.
         return y, lambda y, _: connection.out(t, y, streams, mixing)
 
-    def _captured(self, t: Tape, part: GraphedModule) -> AbstractContextManager[None]:
-        """A part behind attention; one graph holds what is captured of a layer."""
-        scope = self.s.options.cuda_graph_scope
-        return t.capture(part in scope, "attn" not in scope)
+    def _normed(self, t: Tape, norm: Norm, x: Tensor) -> Tensor:
+        apart = "layernorm" in self.s.options.recompute_modules
+        return discarded(t, lambda given: norm.forward(t, given), x, apart)
 
-    def _norm(self, t: Tape, norm: Norm, x: Tensor) -> Tensor:
-        return discarded(
-            t,
-            lambda given: norm.forward(t, given),
-            x,
-            "layernorm" in self.s.options.recompute_modules,
-        )
-
-    def _feed_forward(self, t: Tape, x: Tensor, module: RecomputedModule) -> Tensor:
-        with t.within(module):
-            if module in self.s.options.recompute_modules:
-                return again(t, lambda given: self.ffn.forward(t, given), x)
-            return self.ffn.forward(t, x)
+    def _run(self, t: Tape, at: int, x: Tensor) -> Tensor:
+        """A part, which may run again in backward."""
+        part, name = self.parts[at], NAMES[self.letters[at]]
+        with t.within(name):
+            if name in self.s.options.recompute_modules:
+                return again(t, lambda given: part.forward(t, given), x)
+            return part.forward(t, x)
 
 
-# Adds the output of a part and its bias to the residual stream.
-Join = Callable[[Tensor, "Tensor | None"], Tensor]
-
-
-def _attention(t: Tape, m: ModelSpec, s: Shard, window: int, ratio: int) -> Attended:
-    """Of a layer, by its model's kind."""
+def _part(
+    t: Tape, m: ModelSpec, s: Shard, letter: str, window: int, ratio: int
+) -> Part:
+    """A part by its letter."""
+    if letter in SCANS:
+        return SCANS[letter](t, m, s)
+    if letter == hybrid.EXPERTS and s.spread is not None:
+        return Experts(t, m, s, s.spread)
+    if letter != hybrid.ATTENTION:
+        return FeedForward(t, m, s)
+    s = kept(s, "attn")
     if m.compressed:
         return CompressedAttention(t, m, s, ratio)
     return LatentAttention(t, m, s) if m.latent else Attention(t, m, s, window)
+
+
+def letters_of(m: ModelSpec, index: int) -> str:
+    """Parts of a layer by their letters; those of further predictions are behind the last."""
+    further = hybrid.EXPERTS if m.experts else hybrid.FEED_FORWARD
+    usual = hybrid.EXPERTS if m.has_experts(index) else hybrid.FEED_FORWARD
+    last = further if index >= m.layers else usual
+    return m.part_of(index) or f"{hybrid.ATTENTION}{last}"
 
 
 def padded_vocab(vocab: int, shards: int, multiple: int) -> int:
@@ -299,7 +260,7 @@ class Embedding(Module):
         )
         self.norm = self.child(Norm(t, m)) if m.embedding_norm else None
 
-    def forward(self, t: Tape) -> Tensor:
+    def forward(self, t: Tape, _: Tensor) -> Tensor:
         s, shape = self.s, (self.s.tokens, self.s.batch)
         x = F.embedding(t, shape, self.token)
         if s.group.size > 1:

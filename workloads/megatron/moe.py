@@ -110,7 +110,7 @@ class FeedForward(Module):
         self.fc2 = self.add(t, m.hidden, inner, name="linear_fc2")
         self.fc1_pair = pair_of(self, t, "fc1", self.fc1, s, row=False)
         self.fc2_pair = pair_of(self, t, "fc2", self.fc2, s, row=True)
-        self.fc2_bias = self.add_if(t, m.bias, m.hidden, name="linear_fc2.bias")
+        self.proj_bias = self.add_if(t, m.bias, m.hidden, name="linear_fc2.bias")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
@@ -143,7 +143,7 @@ CLAMPS = (2, 5)
 class Experts(Module):
     """A feed-forward layer of experts with its router, and experts that see every token beside them."""
 
-    fc2_bias = None  # already added here
+    proj_bias = None  # already added here
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard, spread: Spread) -> None:
         super().__init__()

@@ -19,8 +19,8 @@ from prestep.workloads.megatron.modules import (
     Embedding,
     Further,
     Head,
-    HybridLayer,
     Layer,
+    letters_of,
 )
 from prestep.workloads.megatron.passes import Pass, Source, forward, part, pass_of
 from prestep.workloads.megatron.shard import Shard, Spread, kept, unquantized
@@ -149,9 +149,9 @@ def _repeat(t: Tape, source: Source, module: Module, again: Again) -> None:
     t.memory.forget(memory)
 
 
-# What tells layers apart: their part, whether of experts, how far they look back, tokens of a compressed key, whether
-# tokens travel aside, whether all runs again, loads of experts, whether nothing before is trained, type of products.
-Key = tuple[str, bool, int, int, bool, bool, Loads, bool, str]
+# What tells layers apart: their parts, how far they look back, tokens of a compressed key, whether tokens travel aside,
+# whether all runs again, loads of experts, whether nothing before is trained, type of products.
+Key = tuple[str, int, int, bool, bool, Loads, bool, str]
 
 
 class Units:
@@ -189,32 +189,22 @@ class Units:
         ``aside``: its tokens travel to experts and back beside the computation of another microbatch.
         """
         aside = aside and self.exchanges
-        experts, window = self.m.has_experts(index), self.m.window_of(index)
+        window = self.m.window_of(index)
         shard, first = self._shard(aside, index), self.frozen and index == 0
         products = shard.numbers.products
-        loads = shard.loads if experts else ()
-        letter = self.m.part_of(index)
-        ratio = self.m.ratio_of(index)
-        key = (letter, experts, window, ratio, aside, whole, loads, first, products)
+        loads = shard.loads if self.m.has_experts(index) else ()
+        letters, ratio = letters_of(self.m, index), self.m.ratio_of(index)
+        key = (letters, window, ratio, aside, whole, loads, first, products)
         if key not in self._layers:
             again = replace(self.recompute, full=True) if whole else self.recompute
 
             def build(t: Tape) -> Module:
-                if letter:
-                    return HybridLayer(t, self.m, shard, letter, window)
-                return Layer(t, self.m, shard, experts, window, ratio)
+                return Layer(t, self.m, shard, letters, window, ratio)
 
-            source = Source(
-                "layer",
-                self.tape,
-                self._built(build),
-                self._run_layer,
-                self.inner,
-                # Full recomputation needs an input with a gradient: only so is its backward called at all.
-                first and not again.full,
-            )
-            casting = _casting(self.scenario, shard.numbers)
-            self._layers[key] = record(source, again, casting)
+            # Full recomputation needs an input with a gradient: only so is its backward called at all.
+            first = first and not again.full
+            unit = self._record("layer", build, again, shard.numbers, first)
+            self._layers[key] = unit
         return self._layers[key]
 
     def _run_layer(self, t: Tape, layer: Module, x: Tensor) -> Tensor:
@@ -265,17 +255,9 @@ class Units:
         aside = aside and self.exchanges
         if aside not in self._further:
             shard = kept(self._shard(aside, self.m.layers), "mtp")
-            self._further[aside] = record(
-                Source(
-                    "further",
-                    self.tape,
-                    self._built(lambda t: Further(t, self.m, shard)),
-                    _forward,
-                    self.inner,
-                ),
-                self.recompute,
-                _casting(self.scenario, shard.numbers),
-            )
+            build = partial(Further, m=self.m, s=shard)
+            unit = self._record("further", build, self.recompute, shard.numbers)
+            self._further[aside] = unit
         return self._further[aside]
 
     def joint(self, forward: Pass, backward: Pass) -> Pass:
@@ -287,37 +269,33 @@ class Units:
     @cached_property
     def embedding(self) -> Unit:
         """The look-up of words, which takes no activation."""
-
-        def look_up(t: Tape, embedding: Module, _: Tensor) -> Tensor:
-            return embedding.forward(t)  # type: ignore[attr-defined, no-any-return]
-
-        def build(t: Tape) -> Module:
-            return Embedding(t, self.m, self.shard)
-
-        built = self._built(build)
-        return record(Source("embedding", self.tape, built, look_up, (1,)), NEVER)
+        return self._record("embedding", partial(Embedding, m=self.m, s=self.shard))
 
     @cached_property
     def head(self) -> Unit:
         """The last norm, the words' scores and the loss."""
+        return self._record("head", partial(Head, m=self.m, s=self.shard))
 
-        def build(t: Tape) -> Module:
-            return Head(t, self.m, self.shard)
+    def _record(
+        self,
+        name: str,
+        build: Callable[[Tape], Module],
+        again: Again = NEVER,
+        casts: Numbers | None = None,
+        first: bool = False,
+    ) -> Unit:
+        """A unit, whose weights are frozen beside adapters; ``casts``: types in which its weights are multiplied."""
 
-        built = self._built(build)
-        return record(Source("head", self.tape, built, _forward, self.inner), NEVER)
-
-    def _built(self, build: Callable[[Tape], Module]) -> Callable[[Tape], Module]:
-        """How a module is made: with adapters all other weights are frozen."""
-        if not self.frozen:
-            return build
-
-        def frozen(t: Tape) -> Module:
+        def built(t: Tape) -> Module:
             module = build(t)
-            freeze(module)
+            if self.frozen:
+                freeze(module)
             return module
 
-        return frozen
+        run = self._run_layer if name == "layer" else _forward
+        shape = (1,) if name == "embedding" else self.inner
+        casting = _casting(self.scenario, casts) if casts else 0.0
+        return record(Source(name, self.tape, built, run, shape, first), again, casting)
 
 
 def _forward(t: Tape, module: Module, x: Tensor) -> Tensor:
