@@ -183,18 +183,22 @@ def for_every_head(t: Tape, x: Tensor, heads: int) -> Tensor:
     batch, groups, length, width = x.shape
     if groups == heads:
         return x
-    own, strides = x.shape, aten.strides_of(x)
+    y = repeated(t, x, (batch, groups, 1, length, width), heads // groups)
+    return aten.reshape(t, y, batch, heads, length, width)
+
+
+def repeated(t: Tape, x: Tensor, shape: tuple[int, ...], times: int) -> Tensor:
+    """``x.view(shape).expand(...)`` so often along the third dimension, which is 1; backward sums gradients over it."""
+    own, steps = x.shape, aten.strides_of(x)
     t.cpu("view", 2)
-    shape = (batch, groups, heads // groups, length, width)
-    y = aten.view(x, shape, (*strides[:2], 0, *strides[2:]))
+    whole = (*shape[:2], times, *shape[3:])
+    y = aten.view(x, whole, (*steps[:2], 0, *steps[3 - len(shape) :]))
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward", 2)
-        whole = aten.sum_to(t, g, (batch, groups, 1, length, width))
-        return [aten.view(whole, own, contiguous(own))]
+        return [aten.view(aten.sum_to(t, g, shape), own, contiguous(own))]
 
-    y = t.apply(y, [x], backward)
-    return aten.reshape(t, y, batch, heads, length, width)
+    return t.apply(y, [x], backward)
 
 
 def _attended(
@@ -256,32 +260,33 @@ def apart(t: Tape, parts: list[Tensor]) -> Tensor:
 
 def split_joined(t: Tape, joined: Tensor, widths: list[int]) -> list[Tensor]:
     """``joined.split(widths, -1)``: views; backward puts their gradients together by one copy."""
-    split = _Split(t, joined.shape, [None] * len(widths))
+    shape = joined.shape
+
+    def join(parts: list[Tensor]) -> Tensor:
+        whole = aten.joined(t, parts, shape, len(shape) - 1, aten.BACKWARD)
+        parts.clear()
+        return whole
+
     t.cpu("view", len(widths))
-    first, *others = aten.beside(joined, widths)
-    main = t.apply(first, [joined], split.join)
-    rest = enumerate(others, 1)
-    return [main, *(t.apply(x, [main], partial(split.keep, at)) for at, x in rest)]
+    return taken_apart(t, joined, aten.beside(joined, widths), join)
 
 
-@dataclass(frozen=True)
-class _Split:
-    """A joined tensor that was split: the gradients of its parts, but for the first, until they are joined."""
+def taken_apart(
+    t: Tape, x: Tensor, views: list[Tensor], join: Callable[[list[Tensor]], Tensor]
+) -> list[Tensor]:
+    """Views of a value; their gradients wait for that of the first, which comes last, and are joined to the value's."""
+    first, *others = views
+    waiting: list[Tensor | None] = [None] * len(others)
 
-    t: Tape
-    shape: tuple[int, ...]
-    gradients: list[Tensor | None]
-
-    def keep(self, at: int, g: Tensor) -> list[Tensor | None]:
-        """Backward of a further part."""
-        self.gradients[at] = g
+    def keep(at: int, g: Tensor) -> list[Tensor | None]:
+        waiting[at] = g
         return [None]
 
-    def join(self, g: Tensor) -> list[Tensor | None]:
-        """Backward of the first part, which runs last."""
-        parts = [g, *(each for each in self.gradients if each is not None)]
-        whole = aten.joined(
-            self.t, parts, self.shape, len(self.shape) - 1, aten.BACKWARD
-        )
-        self.gradients.clear()
-        return [whole]
+    def joined(g: Tensor) -> list[Tensor | None]:
+        parts = [g, *(each for each in waiting if each is not None)]
+        waiting.clear()
+        return [join(parts)]
+
+    main = t.apply(first, [x], joined)
+    rest = enumerate(others)
+    return [main, *(t.apply(y, [main], partial(keep, at)) for at, y in rest)]

@@ -91,16 +91,17 @@ def _new_zeros(t: Tape, g: Tensor, shape: tuple[int, ...], **options: str) -> Te
     return aten.call(t, copies.fill, name, (g, shape), y, "index_backward", **options)
 
 
-def select(t: Tape, x: Tensor, at: int) -> Tensor:
-    """``x[at]`` on the first axis: a view; backward fills zeros of the whole and copies the gradient in."""
+def select(t: Tape, x: Tensor, at: int, dim: int = 0) -> Tensor:
+    """``x.select(dim, at)``: a view; backward fills zeros of the whole and copies the gradient in."""
+    shape, itemsize, strides = x.shape, x.itemsize, aten.strides_of(x)
     t.cpu("view")
-    y = Tensor(x.storage, x.shape[1:], x.itemsize)
-    y.offset = x.offset + at * y.elements
-    shape, itemsize = x.shape, x.itemsize
+    left = [(*each[:dim], *each[dim + 1 :]) for each in (shape, strides)]
+    y = aten.view(x, *left)
+    y.offset += at * strides[dim]
 
     def backward(g: Tensor) -> list[Tensor | None]:
         name, y = "select_backward.default", t.empty(shape, itemsize)
-        of, host = (g, shape, 0, at), "select_backward"
+        of, host = (g, shape, dim, at), "select_backward"
         return [aten.call(t, copies.filled_then_copied, name, of, y, host)]
 
     return t.apply(y, [x], backward)

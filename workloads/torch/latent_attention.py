@@ -11,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.operators import copies
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.attention import (
     attention,
     merge_heads,
+    repeated,
     rope,
     split_joined,
 )
@@ -86,7 +87,7 @@ class LatentAttention(Module):
         wide = _narrow_values(t, v.shape[-1], q.shape[-1])
         o = attention(t, q, k, padded(t, v, q.shape[-1]) if wide else v)
         del q, k
-        o = cut(t, o, v.shape[-1]) if wide else o
+        o = aten.part(t, o, 0, v.shape[-1]) if wide else o
         return row(t, merge_heads(t, o), self.wo)
 
     def _queries(self, t: Tape, x: Tensor) -> Tensor:
@@ -122,7 +123,8 @@ class LatentAttention(Module):
         k, v = split_joined(t, expanded, [m.head_dim, m.v_head_dim])
         del expanded
         if shared:
-            k = aten.cat(t, [k, for_heads(t, shared.pop(), self.heads)])
+            turned = shared.pop()
+            k = aten.cat(t, [k, repeated(t, turned, turned.shape, self.heads)])
         return k, v
 
     def _rotated(self, t: Tape, x: Tensor) -> Tensor:
@@ -141,46 +143,15 @@ def _narrow_values(t: Tape, value: int, query: int) -> bool:
     return flash2 and value != query
 
 
-def for_heads(t: Tape, x: Tensor, heads: int) -> Tensor:
-    """``x.expand(-1, -1, heads, -1)``: one head's values as those of all; backward sums the gradient over heads."""
-    batch, tokens, _, width = x.shape
-    steps = aten.strides_of(x)
-    t.cpu("view", 2)
-    y = aten.view(x, (batch, tokens, heads, width), (*steps[:2], 0, steps[3]))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("view_backward", 2)
-        return [aten.sum_to(t, g, x.shape)]
-
-    return t.apply(y, [x], backward)
-
-
 def padded(t: Tape, x: Tensor, width: int) -> Tensor:
     """Heads with zeros behind them up to a width (``F.pad``): a fill and a copy; backward is a view."""
-    shape, itemsize = x.shape, x.itemsize
-    t.cpu("elementwise", 2)
-    y = t.empty((*shape[:-1], width), itemsize)
-    F.launch_elementwise(t, "aten fill", y.elements, y.size)
-    t.launch(Kernel("aten copy", (x.elements,), layout="strided", bytes=2 * x.size))
+    shape, rule = x.shape, copies.RULES["constant_pad_nd"]
+    arguments = (x, (0, width - shape[-1]), 0.0)
+    y = t.empty((*shape[:-1], width), x.itemsize)
+    aten.call(t, rule, "constant_pad_nd.default", arguments, y, aten.FORWARD)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward")
         return [aten.view(g, shape, aten.strides_of(g))]
-
-    return t.apply(y, [x], backward)
-
-
-def cut(t: Tape, x: Tensor, width: int) -> Tensor:
-    """Heads up to a width, a view; the gradient's rest are zeros."""
-    shape, itemsize = x.shape, x.itemsize
-    t.cpu("view")
-    y = aten.view(x, (*shape[:-1], width), aten.strides_of(x))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("view_backward", 2)
-        grad = t.empty(shape, itemsize)
-        F.launch_elementwise(t, "aten fill", grad.elements, grad.size)
-        t.launch(Kernel("aten copy", (g.elements,), layout="strided", bytes=2 * g.size))
-        return [grad]
 
     return t.apply(y, [x], backward)

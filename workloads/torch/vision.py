@@ -10,6 +10,7 @@ from prestep.workloads.operators import convolution, copies
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.block import Norm
+from prestep.workloads.torch.indexing import select
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
 
@@ -65,7 +66,7 @@ class VisionTransformer(Transformer):
 
     def _logits(self, t: Tape, h: Tensor, norm: Norm, head: Tensor) -> Tensor:
         with t.within("head"):
-            y = first_token(t, norm.forward(t, h))
+            y = select(t, norm.forward(t, h), 0, 1)
             return F.linear(t, y, head, self.biases[head])
 
 
@@ -93,17 +94,3 @@ def patches(t: Tape, x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
     y_shape, count = y.shape, across**2
     rows = aten.view(y, (batch, count, hidden), (hidden * count, 1, count))
     return t.apply(rows, [w, bias], backward)
-
-
-def first_token(t: Tape, x: Tensor) -> Tensor:
-    """``x[:, 0]``: backward writes the gradient among zeros."""
-    shape, itemsize = x.shape, x.itemsize
-    t.cpu("view")
-
-    def backward(g: Tensor) -> Grads:
-        arguments, y = (g, shape, 1, 0), t.empty(shape, itemsize)
-        name, rule = "select_backward.default", copies.RULES["select_backward"]
-        return [aten.call(t, rule, name, arguments, y, "select_backward")]
-
-    y = aten.view(x, (shape[0], shape[2]), (shape[1] * shape[2], 1))
-    return t.apply(y, [x], backward)

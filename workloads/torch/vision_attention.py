@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from functools import partial
-
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.operators import copies
 from prestep.workloads.operators.tensors import contiguous
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
-from prestep.workloads.torch.attention import attention, merge_heads
+from prestep.workloads.torch.attention import (
+    attention,
+    merge_heads,
+    taken_apart,
+)
 from prestep.workloads.torch.modules import Linear, Module
 from prestep.workloads.torch.tape import Tape, Tensor
-
-Grads = list[Tensor | None]
 
 
 class VisionAttention(Module):
@@ -45,45 +44,24 @@ class VisionAttention(Module):
 
 def unbound(t: Tape, x: Tensor, heads: int, width: int) -> list[Tensor]:
     """``x.reshape(b, n, 3, heads, width).permute(2, 0, 3, 1, 4).unbind(0)``: views; backward stacks their gradients."""
-    batch, tokens, whole = x.shape
-    unbind = _Unbind(t, x.shape, [None] * 3)
+    batch, tokens, whole = own = x.shape
     shape, strides = (batch, heads, tokens, width), (tokens * whole, width, whole, 1)
     t.cpu("view", 5)
-    first, *others = (aten.view(x, shape, strides) for _ in range(3))
-    for at, each in enumerate(others, 1):
+    parts = [aten.view(x, shape, strides) for _ in range(3)]
+    for at, each in enumerate(parts):
         each.offset += at * heads * width
-    main = t.apply(first, [x], unbind.join)
-    rest = enumerate(others, 1)
-    return [main, *(t.apply(y, [main], partial(unbind.keep, at)) for at, y in rest)]
 
-
-@dataclass(frozen=True)
-class _Unbind:
-    """A tensor that was taken apart: gradients of its parts, but for the first, until they are stacked."""
-
-    t: Tape
-    shape: tuple[int, ...]
-    gradients: list[Tensor | None]
-
-    def keep(self, at: int, g: Tensor) -> Grads:
-        """Backward of a further part."""
-        self.gradients[at] = g
-        return [None]
-
-    def join(self, g: Tensor) -> Grads:
-        """Backward of the first part, which runs last."""
-        t, (batch, heads, tokens, width) = self.t, g.shape
-        parts = [g, *(each for each in self.gradients if each is not None)]
-        self.gradients.clear()
-        whole = t.empty((len(parts), *g.shape), g.itemsize)
-        aten.call(t, copies.join, "stack.default", (parts,), whole, "stack")
-        del parts, g
+    def join(gradients: list[Tensor]) -> Tensor:
+        whole = t.empty((3, *shape), gradients[0].itemsize)
+        aten.call(t, copies.join, "stack.default", (gradients,), whole, "stack")
+        gradients.clear()
         t.cpu("view_backward", 2)
-        steps = contiguous(whole.shape)
-        turned = (batch, tokens, whole.shape[0], heads, width)
+        steps, turned = contiguous(whole.shape), (batch, tokens, 3, heads, width)
         strides = steps[1], steps[3], steps[0], steps[2], 1
         y = t.empty(turned, whole.itemsize)
         arguments, rule = (aten.view(whole, turned, strides),), copies.RULES["clone"]
         order = {"memory_format": "torch.contiguous_format"}
         aten.call(t, rule, "clone.default", arguments, y, aten.BACKWARD, **order)
-        return [aten.view(y, self.shape, contiguous(self.shape))]
+        return aten.view(y, own, contiguous(own))
+
+    return taken_apart(t, x, parts, join)
