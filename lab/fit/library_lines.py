@@ -12,7 +12,7 @@ HEAD = """\
 [libraries]
 """
 LOAD = """
-[sustained]  # time of products under long load over what steps take by the library
+[sustained]  # time of products under long load over that of short runs
 """
 
 

@@ -8,7 +8,8 @@ writes `lab/cases/kernels/at-limit.csv`: long products of the table's own stack 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import math
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -36,9 +37,20 @@ ROWS = CASES / "kernels" / "at-limit.csv"
 LOADED = {
     ("h100", "fp8"): "azure",
     ("h200", "fp8"): "azure",
+    ("b200", "bf16"): "watts",  # lent alone: its file has SimuMax's
+    (
+        "b200",
+        "fp8",
+    ): "watts",  # lent alone: steps of the GPU take their products from tiles
     ("gb200", "bf16"): "watts",
     ("gb200", "fp8"): "watts",
+    ("gb200", "nvfp4"): "watts",
 }
+#: Formats whose load stands in the file of a GPU: its own, or the median of other GPUs' where nobody ran it so long.
+OWN = {"gb200": ("bf16", "fp8", "nvfp4")}
+LENT = {"b300": ("bf16", "fp8"), "gb300": ("bf16", "fp8")}
+#: GPUs whose load over bursts by their tile model `published_gemm` writes.
+TILED = {"bf16": ("a100", "a100-pcie", "b200")}
 
 
 def _by_shape(who: Library) -> dict[tuple[int, ...], float]:
@@ -51,6 +63,15 @@ def under_load(gpu: Gpu, dtype: str, stack: Stack) -> float:
     if LOADED[gpu.name, dtype] == "watts":
         return float(np.median([*_over_bursts(gpu, dtype, stack)]))
     return float(np.median([*_over_steps(gpu, dtype, stack)]))
+
+
+def lent_load(loads: Sequence[float]) -> tuple[float, float]:
+    """Median of what load adds on other GPUs, and how far each of them is from the median of the rest (RMS of logs)."""
+    apart = [
+        math.log(load / np.median([*loads[:at], *loads[at + 1 :]]))
+        for at, load in enumerate(loads)
+    ]
+    return float(np.median(loads)), float(np.sqrt(np.mean(np.square(apart))))
 
 
 def _over_bursts(gpu: Gpu, dtype: str, stack: Stack) -> Iterator[float]:
@@ -90,7 +111,9 @@ def write(samples: Path) -> None:
             "source": STACK + "/" + ours["version"],
         }
     )
-    long = kept[(kept["us"] > LONG * 1e6) & kept["dtype"].isin(("bf16", "fp8"))]
+    long = kept[
+        (kept["us"] > LONG * 1e6) & kept["dtype"].isin(("bf16", "fp8", "nvfp4"))
+    ]
     mixed = long.sort_values([*long]).sample(frac=1.0, random_state=0)
     some = mixed.groupby(["gpu", "dtype"]).head(MOST)
     some.sort_values([*some]).to_csv(ROWS, index=False)

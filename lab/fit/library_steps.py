@@ -9,7 +9,9 @@ products on an H100 and an H200, which say both, are the test of that.
 
 from __future__ import annotations
 
+import tomllib
 import zlib
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -17,7 +19,7 @@ from functools import cache
 import numpy as np
 
 from lab.fit.library_lines import HEAD, LOAD, line
-from lab.fit.library_runs import LOADED, under_load
+from lab.fit.library_runs import LENT, LOADED, OWN, TILED, lent_load, under_load
 from lab.fit.published_gemm import Fit, fit
 from lab.formats.published_kernels import published
 from lab.formats.published_kernels import rows_of as published_of
@@ -34,6 +36,7 @@ from prestep.sim.costs.gpu import Gpu, parts
 from prestep.sim.costs.gpu_files import HARDWARE, aten_of, rows_of
 from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
 from prestep.sim.costs.library_table import Library, LibraryTable
+from prestep.sim.costs.spreads import widths
 from prestep.sim.costs.tables import read_operations
 from prestep.sim.graph.kernel import Kernel
 
@@ -42,6 +45,7 @@ IN_SITU = 0.05  # noise of rows from steps; others were timed alone
 SHORTEST = 10e-6  # s: shorter kernels are starts, which a call hides
 LONGEST = 1e-3  # s: longer calls repeat until power lowers the clock
 PARTS = 3  # one of so many shapes is held out
+HOPPERS = ("h100", "h200")
 #: GPUs that take the library's times in steps, and of which families (lab/notes/costs.md says why not all). A B200
 #: has attention of its own: that it has the library's too tells others how they differ from it.
 TAKE = {
@@ -253,30 +257,62 @@ def stack_of(constants: Constants, error: float) -> Stack:
     return Stack(SOURCE, KERNEL, call, moved, share, nn, tn, error)
 
 
-def write(gpu: str, stacks: dict[str, Stack]) -> None:
-    """The file of a GPU, with its load where runs with watts say it."""
+def write(gpu: str, stacks: dict[str, Stack], loads: dict[str, str]) -> None:
+    """The file of a GPU, with its load where long runs of it, or of others, say it."""
     taken = {name: stacks[name] for name in TAKE[gpu]}
     text = HEAD + "\n".join(line(*each) for each in taken.items()) + "\n"
-    formats = [dtype for name, dtype in LOADED if name == gpu]
-    text += LOAD if formats else ""
-    for dtype in formats:
-        load = under_load(load_gpu(gpu), dtype, stacks[f"products_{dtype}"])
-        text += f"{dtype} = {load:.3f}  # {LOADED[gpu, dtype]}\n"
+    text += LOAD if loads else ""
+    text += "".join(f"{dtype} = {load}\n" for dtype, load in loads.items())
     (HARDWARE / f"{gpu}-libraries.toml").write_text(text, encoding="utf-8")
+
+
+def measured_loads(stacks: dict[str, dict[str, Stack]]) -> dict[str, dict[str, float]]:
+    """What long load adds to products, by format and GPU (or source, where a GPU has two)."""
+    loads: dict[str, dict[str, float]] = defaultdict(dict)
+    for gpu, dtype in LOADED:
+        of = of_bursts(gpu) if dtype == "fp8" and gpu in HOPPERS else load_gpu(gpu)
+        stack = stacks[gpu].get(f"products_{dtype}", stacks[gpu]["products_fp8"])
+        loads[dtype][gpu] = under_load(of, dtype, stack)
+    for dtype, gpus in TILED.items():
+        for gpu in gpus:
+            published = HARDWARE / f"{gpu}-published.toml"
+            factor = tomllib.loads(published.read_text("utf-8"))["sustained"][dtype]
+            loads[dtype][f"{gpu} over tiles"] = factor
+    return loads
+
+
+def loads_of(gpu: str, loads: dict[str, dict[str, float]]) -> dict[str, str]:
+    """Factors of a GPU's file, each with what it rests on."""
+    own = {name: f"{loads[name][gpu]:.3f}  # watts" for name in OWN.get(gpu, ())}
+    for name in LENT.get(gpu, ()):
+        median, error = lent_load([*loads[name].values()])
+        if error > widths()["lent"]["fitted"]:
+            continue  # then it is a guess, and stands in the GPU's own file
+        why = (
+            f"median of {', '.join(loads[name])}; others miss each by {error:.1%} (RMS)"
+        )
+        own[name] = f"{median:.3f}  # {why}"
+    return own
 
 
 def main() -> None:
     """Fit, write and report."""
     made = {name: constants_of(name, known) for name, known in measured_pairs().items()}
-    for gpu in ("h100", "h200"):
-        by_gpu, error = made["products_fp8"]
-        stack = stack_of(by_gpu[gpu], error)
-        load = under_load(of_bursts(gpu), "fp8", stack)
-        print(f"{gpu}: products in fp8 under load over steps by the library {load:.3f}")
-    for gpu in TAKE:
-        write(
-            gpu, {name: stack_of(by[gpu], error) for name, (by, error) in made.items()}
+    stacks = {
+        gpu: {
+            name: stack_of(by[gpu], error)
+            for name, (by, error) in made.items()
+            if gpu in by
+        }
+        for gpu in (*HOPPERS, *TAKE)
+    }
+    loads = measured_loads(stacks)
+    for dtype, by_gpu in loads.items():
+        print(
+            f"load in {dtype}: {', '.join(f'{g} {x:.3f}' for g, x in by_gpu.items())}"
         )
+    for gpu in TAKE:
+        write(gpu, stacks[gpu], loads_of(gpu, loads))
 
 
 def of_bursts(gpu: str) -> Gpu:

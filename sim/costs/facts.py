@@ -171,8 +171,6 @@ class GpuFacts:
         Share of the limits ("flops", "bytes") that kernels without a table reach; by kind, of the arithmetic peak.
     like
         A measured GPU of a similar kind, whose tables stand in where this one has none; "": none.
-    units
-        Time by a kind of kernel over what the lent table, scaled by both GPUs' limits, says: units that no limit has.
     generation
         One of those that have a file (`generations`); "": that of `like`.
     capability
@@ -247,9 +245,6 @@ class GpuFacts:
         _numbers,
     )
     like: str = fact(Text(), str, "")
-    units: Mapping[str, float] = fact(
-        Table(dict.fromkeys(KINDS, POSITIVE)), _numbers, {}
-    )
     generation: str = fact(Text(generations.names()), str, "")
     capability: tuple[int, ...] = fact(Items(Number(whole=True), 2), tuple, ())
     usable: float | None = fact(POSITIVE, float, None)

@@ -67,7 +67,7 @@ def facts_of(
     """
     folder = folder or folder_of(name)
     stated, *measured = _tables_of(name, folder)
-    table, known = dict(stated), set[str]()
+    table, known = stated, set[str]()
     for part in measured:
         table = laid_over(table, part)
         known.update(part.get("sustained", ()))
@@ -99,9 +99,8 @@ def _tables_of(name: str, folder: Path) -> list[dict[str, Any]]:
         with InputError.collected(mistakes):
             tables[part] = schema.read(file, SCHEMA) if file.is_file() else {}
     InputError.check(mistakes)
-    stated = tables[""] | tables["-fitted"]
-    _check_complete(path, stated)
-    return [stated, tables["-published"], tables["-libraries"]]
+    _check_complete(path, tables[""] | tables["-fitted"])
+    return list(tables.values())
 
 
 def _check_complete(path: Path, stated: Mapping[str, Any]) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from lab.fit.library_runs import lent_load
 from lab.fit.published_gemm import fit, held_out
 from lab.fit.published_tiles import STARTS, Times
 from lab.formats.published_kernels import published, rows_of
@@ -14,6 +17,7 @@ from prestep.sim.costs import Kernel, load_gpu
 from prestep.sim.costs.changed import Speed, changed
 from prestep.sim.costs.gemm import TileModel
 from prestep.sim.costs.gpu import load, names
+from prestep.sim.costs.spreads import widths
 
 ROWS = published()
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
@@ -230,7 +234,7 @@ def test_a_time_is_worth_no_more_than_its_load() -> None:
     """A measured burst times a fitted factor is fitted, times a guessed one a guess; thin products keep their grade."""
     assert load_gpu("b200").evidence(LARGE) == "fitted"
     assert load_gpu("gb200").evidence(LARGE) == "fitted"  # watts at the limit
-    assert load_gpu("gb300").evidence(LARGE) == "guess"
+    assert load_gpu("gb300").evidence(replace(LARGE, dtype="fp8_block")) == "guess"
     assert (
         load_gpu("gb300").evidence(Kernel("gemm", (16, 8192, 8192), layout="nt"))
         == "fitted"
@@ -239,6 +243,27 @@ def test_a_time_is_worth_no_more_than_its_load() -> None:
         load_gpu("h200").evidence(Kernel("gemm", (8192, 8192, 8192), layout="nt"))
         == "measured"
     )
+
+
+def test_a_lent_load_is_near_every_measured_one() -> None:
+    """The median of equal loads misses none of them; of two far apart each misses the other, so nothing is lent."""
+    assert lent_load([1.1, 1.1, 1.1]) == (pytest.approx(1.1), 0.0)
+    median, error = lent_load([1.0, 1.5])
+    assert 1.0 < median < 1.5 and error > widths()["lent"]["fitted"]
+
+
+@pytest.mark.parametrize("name", ["b200", "b300", "gb200", "gb300"])
+def test_a_stream_lent_by_measured_bandwidths_is_no_better_than_the_lenders(
+    name: str,
+) -> None:
+    """A sum of many bytes is fitted, as measured on an H200; norms, additions by index and short streams stay guesses."""
+    gpu, size = load_gpu(name), 2**27
+    assert gpu.evidence(Kernel("sum", (size,))) == "fitted"
+    fused = Kernel("fused", (size,), bytes=4.0 * size)
+    assert gpu.evidence(fused) == load_gpu("h200").evidence(fused) == "datasheet"
+    for kind in ("fused_norm", "index_add", "scatter_add"):
+        assert gpu.evidence(Kernel(kind, (size,))) == "guess"
+    assert gpu.evidence(Kernel("sum", (2**20,))) == "guess"
 
 
 @pytest.mark.parametrize("name", ["h100", "h200", "b200", "gb200"])

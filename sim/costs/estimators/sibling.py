@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from prestep.sim.costs import gemm
 from prestep.sim.costs.estimators import Basis, Estimator, lent_octaves, tiles
-from prestep.sim.costs.kinds import ATTENTIONS, STREAM_PASSES, work
+from prestep.sim.costs.kinds import ATTENTIONS, OVER_PCIE, STREAM_PASSES, work
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import GROUPS, PREFIX, Kernel
 
@@ -20,13 +20,19 @@ if TYPE_CHECKING:
     from prestep.sim.costs.gpu import Gpu
 
 
+#: Streams by index or over PCIe, of which HBM's bandwidth says little. Nor does it of norms: torch.compile's take 17 %
+#: longer on GB200 and GB300 than it says (NVIDIA cudnn-frontend, `benchmark/norms`).
+NO_STREAMS = (*OVER_PCIE, "index_add", "scatter_add")
+#: Bytes of the smallest stream that was measured on both; below it kernels start and end rather than stream.
+STREAMS_FROM = 2.0**26
+
+
 class Sibling(Estimator):
     """A kernel that takes what it does on the GPU that this one is like, scaled by ratios of the two.
 
     The time beyond the shortest time of any kernel is longer or shorter as somebody measured of both GPUs; else as
-    their limits differ for the kernel, and as its units differ that only one of them has. A product is longer or
-    shorter as its tiles and bytes are: the ratio of bounds falls where arithmetic takes over from memory, and a
-    product of more rows would take less time.
+    their limits differ for the kernel. A product is longer or shorter as its tiles and bytes are: the ratio of bounds
+    falls where arithmetic takes over from memory, and a product of more rows would take less time.
     """
 
     name = "sibling GPU"
@@ -47,24 +53,29 @@ class Sibling(Estimator):
         beyond = max(0.0, like.lent(kernel) - like.floor)
         measured = gpu.measured_ratio(kernel)
         if measured is None:
-            units = gpu.facts.units.get(kernel.kind, 1.0)
-            measured = least_over(gpu, like, kernel) * units
+            measured = least_over(gpu, like, kernel)
         return gpu.floor + measured * beyond
 
     def basis(self, kernel: Kernel) -> Basis:
         gpu, like = self.gpu, self._like
         ratio = gpu.measured_ratio(kernel)
         borne_out = (kernel.kind, kernel.dtype) in gpu.facts.borne_out
-        # A library's ratio of forward passes says little of what units save in a backward pass.
-        by_units = (
-            kernel.kind == "attention_bwd"
-            and kernel.kind in gpu.facts.units
-            and gpu.facts.attention_over is None
-        )
-        grade = "fitted" if (borne_out or ratio) and not by_units else "guess"
+        grade = "fitted" if borne_out or ratio else "guess"
         how = "" if ratio is None else ", by an operation measured on both"
+        if ratio is None and self._streams(kernel):
+            # No better than what it follows: of some streams the lender has the datasheet's bandwidth alone.
+            lent = like.basis(kernel).grade
+            grade = "fitted" if lent == "measured" else lent
+            how = ", by streams measured on both"
         past, source = lent_octaves(like, kernel), self._source(kernel)
         return Basis(grade, f"the {like.name}'s table{how}", past, source)
+
+    def _streams(self, kernel: Kernel) -> bool:
+        """Whether a kernel streams memory, and the speed of streams was measured on both GPUs."""
+        kind, measured = kernel.kind, self.gpu.facts.stream and self._like.facts.stream
+        if not measured or kind not in STREAM_PASSES or kind in NO_STREAMS:
+            return False
+        return "norm" not in kind and work(kernel)[1] >= STREAMS_FROM
 
     def _source(self, kernel: Kernel) -> str:
         """The library that was measured on both GPUs, or else the other GPU."""
@@ -123,22 +134,11 @@ def _ratio_of_attention(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
 
 
 def _ratio_by_library(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
-    """The ratio of a library's forward passes; None where its table lacks one of the GPUs.
-
-    A backward pass saves a share of what units save that only `gpu` has; `units` of its file says both shares.
-    """
+    """The ratio of a library's forward passes; None where its table lacks one of the GPUs."""
     here, there = gpu.libraries, like.libraries
     if here.stack(kernel) is None or there.stack(kernel) is None:
         return None
-    forward = here.forward(kernel) / there.forward(kernel)
-    units = gpu.facts.units
-    if kernel.kind == "attention_fwd" or kernel.kind not in units:
-        return forward
-    by_limits = least_over(gpu, like, kernel)
-    saved_forward = 1.0 - units["attention_fwd"]
-    saved_backward = 1.0 - units["attention_bwd"]
-    part = saved_backward / saved_forward
-    return by_limits * (1.0 - part * (1.0 - forward / by_limits))
+    return here.forward(kernel) / there.forward(kernel)
 
 
 def _ancestor(gpu: Gpu, name: str) -> Gpu:
