@@ -19,12 +19,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lab.formats import leafspine
+from lab.sets.steps import predict_row
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.files import write_text
 from prestep.validation.formats import collective_reader
 from prestep.validation.formats.rows import read_rows
 from prestep.validation.sets.predict_collective import predict_row as predict_collective
-from prestep.validation.sets.steps import predict_row
 
 # Another start of the machine may have another host: on H200s a host_factor of 1.0 was seen on one start, the bundled
 # 1.35 on another. A plan for another machine says its own.

@@ -125,7 +125,8 @@ def report_of(made_once: MadeOnce, step_once: Step) -> ReportOf:
     """The report of a bundled set, as `prestep validate` makes it; `PRESTEP_KEEP_REPORTS` names a folder that has them after
     the run, so that `.ci/run` compares them with a base and predicts nothing twice (lab/report/kept.py)."""
     from lab.report import kept
-    from prestep.validation.sets import sets, steps
+    from lab.sets import steps
+    from prestep.validation.sets import sets
 
     folder = os.environ.get("PRESTEP_KEEP_REPORTS")
 
@@ -156,7 +157,8 @@ def known_reports(
     report_of: ReportOf, step_once: Step, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`prestep validate SET` takes the report of a bundled set from `report_of`; other rows it predicts, each once."""
-    from prestep.validation.sets import sets, steps
+    from lab.sets import steps
+    from prestep.validation.sets import sets
 
     def validate(name: str, rows: Path | None = None, jobs: int = 1) -> Any:
         bundled = rows is None and name in sets.set_names()

@@ -284,9 +284,7 @@ def test_first_pages_greet_with_runs_that_nothing_was_fitted_to() -> None:
 
 def test_rows_that_a_constant_was_taken_from_are_those_of_fitted_toml() -> None:
     """Rows beside a constant are among those that fitted.toml has for its file."""
-    fitted = tomllib.loads(text_of(ROOT / "validation/cases/h200/fitted.toml"))[
-        "constant"
-    ]
+    fitted = tomllib.loads(text_of(ROOT / "lab/cases/h200/fitted.toml"))["constant"]
     lines = [
         line.split(" | ")
         for line in part(NOTES, "Constants").splitlines()

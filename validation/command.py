@@ -20,7 +20,6 @@ from prestep.validation.report.page import page
 from prestep.validation.sets import own
 from prestep.validation.sets.sets import validate
 
-DEFAULT = "h200"
 Talk = Callable[[str], None]
 
 
@@ -30,28 +29,27 @@ def compare(
     jobs: int = 1,
     cluster: str | None = None,
 ) -> list[Report]:
-    """Reports of the sets, in order; without one, of the user's own jobs in `rows`, or of the set of training steps.
+    """Reports of the sets, in order; or, of `rows`, what they are held to by a set's limits, else by their own.
 
     Raises
     ------
     InputError
-        If a set is unknown, or `rows` is no file or given for several sets.
+        If a set is unknown, `rows` is no file or given for several sets, or there is neither.
     """
-    chosen = list(dict.fromkeys(sets)) or [DEFAULT]
+    chosen = list(dict.fromkeys(sets))
+    if rows is None and not chosen:
+        expected = "a set (`prestep list sets`), or --rows FILE"
+        raise InputError.of("command line", "SET", "nothing to compare with", expected)
     if rows is not None:
         if len(chosen) > 1:
-            raise InputError.of(
-                "command line",
-                "--rows",
-                f"{len(chosen)} sets",
-                "one set, whose limits count",
+            found, expected = f"{len(chosen)} sets", "one set, whose limits count"
+            raise InputError.of("command line", "--rows", found, expected)
+        if not (chosen and rows.is_dir()):  # which some kinds of sets take
+            expected = (
+                "jobs with their times (CSV), rows of `prestep measure` or of the set"
             )
-        if not rows.is_dir():  # which kinds of other sources take
-            must_exist(
-                rows,
-                "jobs with their times (CSV), rows of the set, or a folder of traces",
-            )
-        if not sets and (own.is_own(rows) or rows.suffix == ".csv"):
+            must_exist(rows, expected)
+        if not chosen:
             return [own.validate_own(rows, jobs, cluster)]
     where = {} if cluster is None else {"cluster": cluster}
     return [validate(name, rows, jobs, **where) for name in chosen]

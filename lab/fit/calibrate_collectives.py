@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from lab import CASES
 from prestep.sim import files
 from prestep.sim.collectives import constants
 from prestep.validation.fit.collectives import (
@@ -30,7 +31,6 @@ from prestep.validation.fit.collectives import (
 )
 from prestep.validation.formats import collective_reader
 from prestep.validation.formats.collective_rows import Row
-from prestep.validation.sets.sources import CASES
 
 #: What constants are fitted to.
 FILES = tuple(
@@ -45,7 +45,7 @@ GPU = "h200"
 RANGES = {"ends": (0.5, 1.0)}
 
 HEADER = """# NCCL 2.28.9 on NVIDIA H200, NVLink 4 through NVSwitch: how long its algorithms take on the GPU.
-# Fitted by `python -m lab.fit.calibrate_collectives --fit --write` to validation/cases/h200/collectives_*.jsonl
+# Fitted by `python -m lab.fit.calibrate_collectives --fit --write` to lab/cases/h200/collectives_*.jsonl
 # (evidence: fitted, unless a line says otherwise). Seconds, bytes, bytes/s; the meaning of every name and the
 # equations: docs/collectives.md and sim/collectives/constants.py.
 {errors}

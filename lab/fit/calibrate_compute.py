@@ -39,7 +39,7 @@ from prestep.validation.fit.kernel_rows import (
     trace_rows,
 )
 
-LATER = CASES / "h200" / "micro_4gpu.jsonl"
+LATER = CASES / "h200-kernels" / "micro_4gpu.jsonl"
 
 HEAD = (
     "# Written by lab/fit/calibrate_compute.py; do not edit. Times in s. Grade: fitted.",

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from lab.fit.calibrate_host import errors, fit
 from lab.fit.widths_alone import alone_widths
+from lab.sets.steps import predict_row
 from prestep.sim.analysis.constants import family_of
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import HARDWARE
@@ -28,7 +29,6 @@ from prestep.validation.fit.machine_steps import counts_of
 from prestep.validation.formats.rows import Row
 from prestep.validation.formats.rows import read_rows as rows_of
 from prestep.validation.sets.sets import folder_of, validate
-from prestep.validation.sets.steps import predict_row
 from prestep.workloads.host_costs import host_costs
 
 SMALL, LARGE = 2**17, 2**23  # bytes: latency below, bandwidth above

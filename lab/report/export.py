@@ -29,7 +29,7 @@ KINDS = ("steps", "changes", "programs", "published", "table")
 
 OWN = {
     "source": "prestep",
-    "url": "validation/cases",
+    "url": "lab/cases",
     "licence": "Apache-2.0",
     "cite": "CITATION.cff",
 }

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
+from lab.sets.steps import Predict, Report
 from prestep import cli
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.predict import predict
@@ -23,7 +24,6 @@ from prestep.validation.report.report import markdown
 from prestep.validation.report.summary import Errors
 from prestep.validation.sets.sets import kind_of
 from prestep.validation.sets.sources import module_of
-from prestep.validation.sets.steps import Predict, Report
 
 BEGIN, END = "<!-- figures: begin -->", "<!-- figures: end -->"
 PRINTED = "<!-- printed: begin -->", "<!-- printed: end -->"

@@ -21,7 +21,9 @@ from lab.formats import shared_jobs
 from lab.formats.published_setups import FOLDER
 from lab.formats.shared_jobs import JobRow, paired
 from lab.report.published import Case
+from lab.sets.kinds import STEPS
 from lab.sets.published import read, sort
+from lab.sets.step_sets import MeasuredSet, load_set
 from prestep.sim import files
 from prestep.sim.errors import InputError
 from prestep.sim.record.expected_error import TABLE
@@ -30,14 +32,7 @@ from prestep.sim.record.measured_runs import MeasuredRun, measured_runs
 from prestep.sim.spec.load import parse_scenario
 from prestep.sim.spec.sections import Scenario
 from prestep.validation.formats import scenarios
-from prestep.validation.sets.kinds import STEPS
-from prestep.validation.sets.sets import (
-    MeasuredSet,
-    folder_of,
-    load_set,
-    set_names,
-    set_table,
-)
+from prestep.validation.sets.sets import folder_of, set_names, set_table
 from prestep.validation.sets.sets import kind_of as kind_of_set
 
 CHANGES = "changes"

@@ -14,20 +14,22 @@ from pathlib import Path
 from typing import Any
 
 from lab.formats.shared_jobs import JobRow, paired, scenario_of
+from lab.report.step_cases import Case, Prediction
+from lab.report.steps import Report
+from lab.report.tolerances import Tolerances
+from lab.sets import steps
 from lab.sets.ratios import base_of, by_step
+from lab.sets.step_sets import load_set
+from lab.sets.steps import Predict
 from prestep.sim.analysis import prediction
 from prestep.sim.predict import predict as predicted
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies import shared_cluster
 from prestep.validation.formats.rows import Row, read_rows
-from prestep.validation.report.gate import Check, Tolerances
+from prestep.validation.report.gate import Check
 from prestep.validation.report.interface import Cells, Table
-from prestep.validation.report.step_cases import Case, Prediction
-from prestep.validation.report.steps import Report
 from prestep.validation.report.summary import Errors
-from prestep.validation.sets import steps
-from prestep.validation.sets.sets import folder_of, load_set, set_table
-from prestep.validation.sets.steps import Predict
+from prestep.validation.sets.sets import folder_of, set_table
 
 RATIOS = "Step times over those of the same step without the change"
 RATIO_HEAD = ("case", "base", "measured", "predicted", "error", "")

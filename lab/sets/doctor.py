@@ -16,6 +16,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from lab import CASES
 from lab.fit import doctor as published
 from lab.formats import doctor_threads
 from prestep.sim import progress
@@ -35,7 +36,6 @@ from prestep.validation.report.interface import Point, Skip, Table
 from prestep.validation.report.summary import Errors, errors_of
 from prestep.validation.sets.predict_collective import cluster_of
 from prestep.validation.sets.sets import folder_of, set_table
-from prestep.validation.sets.sources import CASES
 
 NORMAL = "normal"
 GOOD, FAULTY = "good logs", "logs with a cause"

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
 
 from lab.formats.library_families import FAMILIES
 from prestep.sim import schema
+from prestep.sim.errors import Mistake, unknown
 from prestep.sim.schema import Items, Number, Switch, Table, Text
-from prestep.validation.sets.kinds import SHARE, TEXTS, Kind, table_of
+from prestep.validation.sets.kinds import TEXTS, Kind, table_of
+
+#: The kind of sets of training steps.
+STEPS = "steps"
+#: Limits of errors, as shares of the measured value.
+SHARE = Number(above=True)
 
 LIBRARY_ERRORS = schema.all_of(
     [family.name for family in FAMILIES],
@@ -51,7 +59,55 @@ RETARGET = Table(
     needed=("name", "run", "measured", "limit"),
 )
 
+
+class Hosted(NamedTuple):
+    """A table of which `hosts` has factors of clusters of the set, or of files of its rows."""
+
+    table: Table
+
+    def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
+        yield from self.table.mistakes(where, key, value)
+        table = value if isinstance(value, Mapping) else {}
+        rows = table.get("rows")
+        clusters = [str(name) for name in _table(table, "clusters").values()]
+        files = (
+            [Path(str(file)).stem for file in rows] if isinstance(rows, list) else []
+        )
+        named = [*clusters, *files]
+        for name in _table(table, "hosts"):
+            if name not in named:
+                yield unknown(where, f"hosts.{name}", name, named)
+
+
+def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    """The table of a key, empty where there is none or something else."""
+    value = table.get(key)
+    return value if isinstance(value, Mapping) else {}
+
+
 KINDS: Mapping[str, Kind] = {
+    STEPS: Kind(
+        table_of(
+            ("rows",),
+            rows=TEXTS,
+            base=Text(),
+            limits=Text(),
+            cluster=Table(
+                {"name": Text(), "host_factor": Number(above=True)}, ("name",)
+            ),
+        ),
+        placed=True,
+    ),
+    "collectives": Kind(
+        table_of(
+            ("rows",),
+            rows=TEXTS,
+            base=Text(),
+            limits=Text(),
+            fitted=TEXTS,
+            fitted_cases=TEXTS,
+        )
+    ),
     "changes": Kind(
         table_of(
             ("base", "rows", "bases", "ratio_worst"),
@@ -159,26 +215,38 @@ KINDS: Mapping[str, Kind] = {
         )
     ),
     "energy": Kind(
-        table_of(
-            ("rows", "calibration", "clusters", "power", "energy", "given", "clock"),
-            rows=TEXTS,
-            calibration=TEXTS,
-            clusters=schema.Named(Text()),
-            hosts=schema.Named(Number(above=True)),
-            power=SHARE,
-            energy=SHARE,
-            given=SHARE,
-            clock=SHARE,
+        Hosted(
+            table_of(
+                (
+                    "rows",
+                    "calibration",
+                    "clusters",
+                    "power",
+                    "energy",
+                    "given",
+                    "clock",
+                ),
+                rows=TEXTS,
+                calibration=TEXTS,
+                clusters=schema.Named(Text()),
+                hosts=schema.Named(Number(above=True)),
+                power=SHARE,
+                energy=SHARE,
+                given=SHARE,
+                clock=SHARE,
+            )
         ),
         placed=True,
     ),
     "programs": Kind(
-        table_of(
-            ("rows", "clusters"),
-            rows=TEXTS,
-            clusters=schema.Named(Text()),
-            hosts=schema.Named(Number(above=True)),
-            fitted=TEXTS,
+        Hosted(
+            table_of(
+                ("rows", "clusters"),
+                rows=TEXTS,
+                clusters=schema.Named(Text()),
+                hosts=schema.Named(Number(above=True)),
+                fitted=TEXTS,
+            )
         ),
         placed=True,
     ),

@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lab import CASES
+from lab.report.step_cases import Case, Prediction
+from lab.report.steps import Report
+from lab.report.tolerances import Tolerances
 from lab.sets.host_speed import factor_of, of_others
 from prestep.sim import progress
 from prestep.sim.errors import InputError, Mistake, PrestepError
@@ -22,9 +25,6 @@ from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.tools.workers import Workers
 from prestep.validation.formats.rows import Row, read_rows
-from prestep.validation.report.gate import Tolerances
-from prestep.validation.report.step_cases import Case, Prediction
-from prestep.validation.report.steps import Report
 from prestep.validation.sets.sets import asked, folder_of
 from prestep.workloads.capture.recorder import captured
 

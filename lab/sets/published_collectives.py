@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lab.formats.published_collectives import read_csv
-from prestep.validation.report.collectives import CollectiveReport
-from prestep.validation.sets import collectives
+from lab.report.collectives import CollectiveReport
+from lab.sets import collectives
 
 
 def validate_set(

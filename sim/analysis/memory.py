@@ -21,7 +21,7 @@ SIMPLE, EVERY = 4_194_304.0, 4_194_304.0 + 524_288.0 + 4_915_200.0
 # Guess: that only the algorithms in use are connected (NCCL_RUNTIME_CONNECT), and that a network's sender has as much
 # again. An algorithm's module says over how many CONNECTIONS of a channel a GPU receives; one, if it says nothing.
 # Reserved over allocated memory of PyTorch's caching allocator at its peak: the median over ranks of the training runs
-# in validation/cases/h200 that allocate more than 1 GB (1.00 to 1.46; measured on one machine, other models differ).
+# in lab/cases/h200 that allocate more than 1 GB (1.00 to 1.46; measured on one machine, other models differ).
 FRAGMENTATION = 1.12
 
 

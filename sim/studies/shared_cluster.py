@@ -132,7 +132,7 @@ def _starts(
 
     Where links are shared evenly, jobs of one step time keep the phase they began with. Those that begin at one instant
     would compute and communicate together for ever, which no two jobs do that were started by hand. TCP favours whoever
-    comes later, so there they fall in step by themselves: measured (validation/cases/h200/sockets/two_jobs.jsonl).
+    comes later, so there they fall in step by themselves: measured (lab/cases/h200/sockets/two_jobs.jsonl).
     """
     apart = 0.0 if tcp else 1.0 / len(alone)
     return [

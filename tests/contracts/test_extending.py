@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from lab import CASES
 from tests import in_turn
 from tests.distribution import EXAMPLE, install
 from tests.sample import sample
@@ -456,17 +457,16 @@ def test_a_probe_is_one_file(prestep: Prestep, house: Path, tmp_path: Path) -> N
 def test_a_validation_set_is_one_file_and_its_rows(
     prestep: Prestep, house: Path
 ) -> None:
-    """With a title and rows it is listed and judged; without fitted.toml no row counts as fitted."""
-    cases = house / "validation" / "cases"
-    (cases / "toy-set").mkdir()
-    with (cases / "h200" / "train_4gpu.jsonl").open(encoding="utf-8") as rows:
+    """With a title and rows, jobs or steps that were measured, it is listed and judged."""
+    folder = house / "validation" / "cases" / "toy-set"
+    folder.mkdir(parents=True)
+    with (CASES / "h200" / "train_4gpu.jsonl").open(encoding="utf-8") as rows:
         first = next(rows)
-    (cases / "toy-set" / "train_8gpu.jsonl").write_text(first, encoding="utf-8")
-    (cases / "toy-set" / "set.toml").write_text(
-        block("A validation set"), encoding="utf-8"
-    )
+    (folder / "train_8gpu.jsonl").write_text(first, encoding="utf-8")
+    (folder / "steps.csv").write_text("llama1b-ddp4,82 ms\n", encoding="utf-8")
+    (folder / "set.toml").write_text(block("A validation set"), encoding="utf-8")
     assert "toy-set" in prestep("list", "sets").split()
     report = json.loads(prestep("validate", "toy-set", "--json"))
-    [case] = report["cases"]
-    assert case["id"] == json.loads(first)["id"] and not case["fitted"]
+    named = [case["id"] for case in report["cases"]]
+    assert named == ["llama1b-ddp4", json.loads(first)["id"]]
     assert report["title"] == "Training steps on 8 H100" and report["checks"]

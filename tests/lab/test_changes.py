@@ -11,17 +11,17 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lab import CASES
 from lab.formats.leafspine import cluster_of
 from lab.formats.shared_jobs import JobRow, paired, scenario_of
+from lab.sets import steps
 from lab.sets.changes import validate_set
 from lab.sets.ratios import base_of, by_step
+from lab.sets.step_sets import load_set
 from prestep.cli import main
 from prestep.sim.errors import InputError
 from prestep.sim.spec.sections import Scenario
 from prestep.validation.formats.leafspine import GOODPUT
-from prestep.validation.sets import steps
-from prestep.validation.sets.sets import load_set
-from prestep.validation.sets.sources import CASES
 from tests.sample import together
 from tests.sim.synthetic import result
 

@@ -23,11 +23,11 @@ from lab.report.figures import (
     whole,
     written,
 )
+from lab.sets.steps import Predict, Report, validate_set
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
 from prestep.sim.spec.sections import Scenario
-from prestep.validation.sets.steps import Predict, Report, validate_set
 from tests.conftest import ReportOf, Step
 from tests.sim.synthetic import result
 

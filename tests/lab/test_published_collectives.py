@@ -11,12 +11,12 @@ import pytest
 from lab import CASES
 from lab.fit import published_collectives as fits
 from lab.formats import published_collectives, published_machines
+from lab.report.collectives import Limits
 from lab.sets.published_collectives import validate_set
 from prestep.sim.collectives.constants import load
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
-from prestep.validation.report.collectives import Limits
 from prestep.validation.sets.predict_collective import LAUNCH, predict_row
 from tests.conftest import ReportOf
 from tests.validation.test_fit_network import TRUE, measured

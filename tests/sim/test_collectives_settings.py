@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab import CASES
 from prestep.sim.collectives import machine
 from prestep.sim.collectives.algorithms import gloo, one_sided
 from prestep.sim.collectives.assemble import call_of
@@ -24,7 +25,6 @@ from prestep.sim.errors import InputError
 from prestep.sim.spec.load import parse_scenario
 from prestep.topologies import load_cluster
 from prestep.topologies.core.quantity import Quantity
-from prestep.validation.sets.sources import CASES
 from tests.executed import Executed, executed
 from tests.sim.hosts import cluster
 

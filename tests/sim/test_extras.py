@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from lab import CASES
 from prestep.sim.extras import COME_WITH, EXTRAS, lazily, missing
-from prestep.validation.sets.sources import CASES
 
 ROOT = Path(__file__).parents[2]
 LOG = CASES / "h200" / "collectives_2gpu.jsonl"

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab import CASES
 from prestep.cli import main
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.planner import plan_collective
@@ -18,7 +19,6 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import socket
 from prestep.sim.engine.fluid import cap_of
 from prestep.topologies import load_cluster
-from prestep.validation.sets.sources import CASES
 from tests.conftest import ReportOf
 
 FOUR, TWO = load_cluster("h200-leafspine-4x1"), load_cluster("h200-leafspine-2x2")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from prestep.validation.report.collectives import Case, CollectiveReport, Limits
+from lab.report.collectives import Case, CollectiveReport, Limits
 from prestep.validation.sets.predict_collective import Prediction
 
 LIMITS = Limits(

@@ -7,11 +7,11 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+from lab import CASES
+from lab.report.collectives import Limits
 from prestep.validation import command
 from prestep.validation.report import report as writers
-from prestep.validation.report.collectives import Limits
 from prestep.validation.sets.predict_collective import Prediction
-from prestep.validation.sets.sources import CASES
 from tests.validation.collective_cases import case, failed, report
 
 

@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+from lab import CASES
+from lab.sets.collectives import validate_set
+from lab.sets.step_sets import load_set
 from prestep import cli
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
@@ -16,9 +19,7 @@ from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
 from prestep.validation.formats import leafspine
 from prestep.validation.sets import predict_collective
-from prestep.validation.sets.collectives import validate_set
-from prestep.validation.sets.sets import kind_of, load_set, set_names, validate
-from prestep.validation.sets.sources import CASES
+from prestep.validation.sets.sets import kind_of, set_names, validate
 from tests.conftest import ReportOf
 from tests.validation.collective_cases import failed, line
 from tests.validation.lines import written

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab import CASES
+from lab.sets.step_sets import load_set
+from lab.sets.steps import Report, validate_set
 from prestep.sim.analysis.memory import Memory
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.errors import InputError, PrestepError
@@ -22,9 +25,7 @@ from prestep.validation.formats.rows import FAMILIES, Row, read_rows
 from prestep.validation.report import report as writers
 from prestep.validation.report.gate import Check, new_misses
 from prestep.validation.report.summary import errors_of
-from prestep.validation.sets.sets import load_set, set_names
-from prestep.validation.sets.sources import CASES
-from prestep.validation.sets.steps import Report, validate_set
+from prestep.validation.sets.sets import set_names
 from tests.conftest import ReportOf
 
 KNOWN_MISSES = Path(__file__).parents[2] / ".ci" / "known-misses.toml"

@@ -15,7 +15,7 @@ from lab.bench import mutations
 from prestep import cli
 
 HOME = Path(cli.__file__).parent
-ROWS = HOME / "validation/cases/h200/straggler_4gpu.jsonl"
+ROWS = HOME / "lab/cases/h200/straggler_4gpu.jsonl"
 ASK = """
 import json
 from prestep.sim import api

@@ -12,6 +12,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 import lab
+from lab import CASES
+from lab.report.collectives import CollectiveReport, Limits
 from lab.report.figures_of_rows import FiguresReport
 from lab.report.published import Case as PublishedCase
 from lab.report.published import PublishedReport
@@ -21,13 +23,14 @@ from lab.sets.doctor import DoctorReport
 from lab.sets.kernels import KernelReport
 from lab.sets.probes import ProbeReport
 from lab.sets.rl import RlReport
+from lab.sets.step_sets import load_set
+from lab.sets.steps import Report
 from lab.sets.traces import TraceReport
 from prestep import cli
-from prestep.validation.report.collectives import CollectiveReport, Limits
 from prestep.validation.report.gate import Check
-from prestep.validation.sets.sets import folder_of, load_set, set_names, set_table
-from prestep.validation.sets.sources import CASES, kinds
-from prestep.validation.sets.steps import Report
+from prestep.validation.sets.own import OwnReport
+from prestep.validation.sets.sets import folder_of, set_names, set_table
+from prestep.validation.sets.sources import kinds
 from tests.sample import together
 
 EMPTY = {
@@ -49,6 +52,7 @@ EMPTY = {
     "exchanges": lambda: FiguresReport("exchanges", "", {}, ()),
     "schedules": lambda: FiguresReport("schedules", "", {}, ()),
     "doctor": lambda: DoctorReport("doctor", "", (), {}),
+    "own": lambda: OwnReport(()),
     "programs": lambda: Report("frameworks", (), load_set("h200").tolerances),
 }
 

@@ -46,7 +46,6 @@ def test_rows_of_every_form_are_the_same_step(tmp_path: Path) -> None:
     ]
     for text in others:
         path = rows(tmp_path, text)
-        assert own.is_own(path)
         case = own.validate_own(path).cases[0]
         assert not case.error
         assert (case.row.measured, case.predicted) == (1e-3, plain.predicted)
@@ -88,3 +87,34 @@ def test_a_wrong_row_is_named(tmp_path: Path, text: str, message: str) -> None:
     """With its line, what was found and what was expected."""
     with pytest.raises(InputError, match=message):
         own.validate_own(rows(tmp_path, text))
+
+
+def test_steps_that_measure_wrote_are_jobs_with_memory(tmp_path: Path) -> None:
+    """Of every row the time and the fullest rank's memory; a run that failed is skipped, and counted."""
+    case = {"model": "seedmlp_1024", "mode": "ddp", "mbs": 64}
+    ran = {"step_s_by_rank": {"0": [1e-3], "1": [1e-3]}}
+    peaks = {"peak_alloc_by_rank": {"0": 2e7, "1": 3e7}}
+    about = {"id": "mlp", "case": case, "world": 2}
+    lines = [about | ran | peaks, about | {"error": "out of memory"}]
+    path = rows(tmp_path, "\n".join(map(json.dumps, lines)), "training.jsonl")
+    report = own.validate_own(path, cluster="dgx-h100")
+    (one,) = report.cases
+    assert one.row.scenario.cluster.name == "dgx-h100" and one.row.group == "mlp"
+    assert one.memory_error == pytest.approx(one.memory[1] / 3e7 - 1)
+    assert [skip.reason for skip in report.skips] == ["out of memory"]
+    assert {"all", "mlp", "peak memory"} == report.groups.keys()
+
+
+def test_collectives_are_held_to_the_mean_of_their_group(tmp_path: Path) -> None:
+    """One far size among good ones passes; all of them far off do not."""
+    size = {"kind": "collective", "op": "all_reduce", "ranks": 2, "cluster": "dgx-h100"}
+    lines = [size | {"bytes": 2**power, "s": 1.0} for power in range(24, 29)]
+    path = rows(tmp_path, "\n".join(map(json.dumps, lines)), "collectives.jsonl")
+    times = [case.predicted for case in own.validate_own(path).cases]
+    for passes, factors in ((True, (1.5, 1, 1, 1, 1)), (False, (1.5,) * 5)):
+        found = [
+            line | {"s": t * f}
+            for line, t, f in zip(lines, times, factors, strict=True)
+        ]
+        path.write_text("\n".join(map(json.dumps, found)))
+        assert own.validate_own(path).passed == passes

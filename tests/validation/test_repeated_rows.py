@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+from lab import CASES
+from lab.sets.steps import validate_set
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.spec.sections import Scenario
-from prestep.validation.sets.sources import CASES
-from prestep.validation.sets.steps import validate_set
 from tests.validation.test_gate import always_a_second
 
 H100 = CASES / "h100" / "train_1gpu.jsonl"

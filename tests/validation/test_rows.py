@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from lab.sets.step_sets import load_set
 from prestep.sim.errors import InputError
 from prestep.validation.formats.rows import FAMILIES, Row, read_rows
-from prestep.validation.sets.sets import load_set
 from tests.sample import together
 from tests.validation.lines import written
 

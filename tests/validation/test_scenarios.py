@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
+from lab import CASES
 from prestep.sim.errors import InputError
 from prestep.sim.spec.lookup import allotted, placements
 from prestep.sim.spec.rules.layout import check_layout
 from prestep.topologies import load_cluster
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.validation.sets.sources import CASES
 from prestep.workloads.models.model import load_model
 from tests.sample import together
 

@@ -11,28 +11,28 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-import lab
+from lab import CASES
+from lab.report import collectives as collective_report
 from lab.report import published as published_report
+from lab.report.collectives import Limits
+from lab.report.tolerances import TOLERANCES, Tolerances
+from lab.sets import step_sets
 from prestep import cli
 from prestep.sim import schema
 from prestep.sim.errors import InputError
-from prestep.validation.report import collectives as collective_report
-from prestep.validation.report.collectives import Limits
-from prestep.validation.report.gate import TOLERANCES, Tolerances
 from prestep.validation.sets import sets, sources
 from tests.sample import together
 
-CASES = sources.CASES
-LIMITS = [path for one in (CASES, lab.CASES) for path in sorted(one.glob("*/*.toml"))]
+LIMITS = sorted(CASES.glob("*/*.toml"))
 FILES: list[tuple[Path, schema.Schema]] = [
     *((path, sources.SetFile()) for path in LIMITS if path.name == "set.toml"),
-    *((path, sets.FITTED) for path in LIMITS if path.name == "fitted.toml"),
+    *((path, step_sets.FITTED) for path in LIMITS if path.name == "fitted.toml"),
     *((path, TOLERANCES) for path in LIMITS if path.name == "tolerances.toml"),
     *(
         (path, collective_report.LIMITS)
         for path in sorted(CASES.glob("*collectives*/limits.toml"))
     ),
-    (lab.CASES / "published" / "limits.toml", published_report.LIMITS),
+    (CASES / "published" / "limits.toml", published_report.LIMITS),
 ]
 
 
@@ -171,12 +171,12 @@ def test_limits_of_collectives_are_figures_by_slice(tmp_path: Path) -> None:
 def test_sources_of_constants_are_rows_and_files_that_are_there(cases: Path) -> None:
     """Rows and files that fitted.toml names and nobody has are reported together."""
     shutil.copytree(CASES / "h200", cases / "h200")
-    assert sets.load_set("h200").fitted
+    assert step_sets.load_set("h200").fitted
     text = (cases / "h200" / "fitted.toml").read_text(encoding="utf-8")
     wrong = text.replace('"1b-single-b2"', '"1b-singel-b2"')
     wrong = wrong.replace('"kernels_1gpu.jsonl"', '"kernel_1gpu.jsonl"')
     written(cases, "h200", wrong, "fitted.toml")
     with pytest.raises(InputError) as caught:
-        _ = sets.load_set("h200").fitted
+        _ = step_sets.load_set("h200").fitted
     assert {mistake.key for mistake in caught.value.mistakes} == {"rows", "steps_of"}
     assert 'did you mean "kernels_1gpu.jsonl"?' in str(caught.value)

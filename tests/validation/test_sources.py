@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from prestep.validation.sets.sources import CASES
+from lab import CASES
 
 ROOT = Path(__file__).parents[2]
 KINDS = """
@@ -17,12 +17,12 @@ from prestep.validation.sets.kinds import TEXTS, Kind, table_of
 KINDS = {"echoes": Kind(table_of(("rows",), rows=TEXTS))}
 """
 ECHOES = """
-from prestep.validation.sets import steps
+from prestep.validation.sets import own
 from prestep.validation.sets.sources import folders
 
 
 def validate_set(name, rows=None, jobs=1):
-    return steps.validate_set("h200", folders()[name] / "train.jsonl", jobs)
+    return own.validate_own(folders()[name] / "train.jsonl", jobs)
 """
 
 
@@ -33,7 +33,7 @@ def distribution(folder: Path) -> Path:
     for each in (cases / "toy-steps", cases / "toy-echoes", sets, about):
         each.mkdir(parents=True)
     first = (CASES / "h200" / "train_4gpu.jsonl").read_text("utf-8").splitlines()[0]
-    for name, kind in (("toy-steps", "steps"), ("toy-echoes", "echoes")):
+    for name, kind in (("toy-steps", "own"), ("toy-echoes", "echoes")):
         (cases / name / "train.jsonl").write_text(first + "\n", "utf-8")
         text = f'title = "Steps"\nkind = "{kind}"\nrows = ["train.jsonl"]\n'
         (cases / name / "set.toml").write_text(text, "utf-8")
@@ -61,7 +61,7 @@ def prestep(folder: Path, *words: str) -> str:
 
 
 def test_sets_of_another_distribution_are_listed_and_judged(tmp_path: Path) -> None:
-    """Its steps against the usual limits, and a kind of its own by its own module: one row, the same prediction."""
+    """Its rows as those of a user are, and a kind of its own by its own module: one row, the same prediction."""
     folder = distribution(tmp_path)
     names = prestep(folder, "list", "sets").split()
     assert {"toy-steps", "toy-echoes", "h200"} <= {*names}

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
+from lab import CASES
+from lab.sets.step_sets import load_set
+from lab.sets.steps import validate_set
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.errors import InputError
 from prestep.sim.predict import predict
 from prestep.sim.spec.sections import Scenario
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.validation.sets.sets import load_set
-from prestep.validation.sets.sources import CASES
-from prestep.validation.sets.steps import validate_set
 from tests.validation.test_gate import always_a_second
 
 H100 = CASES / "h100" / "train_1gpu.jsonl"

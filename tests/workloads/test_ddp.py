@@ -1,7 +1,7 @@
 """DistributedDataParallel: buckets as PyTorch's reducer logs them, each reduced while backward goes on.
 
 The logged figures are `_get_ddp_logging_data()` of PyTorch 2.11 on 4x H200, field `ddp_log` of the training rows of the
-same name (validation/cases/h200): rebuilt_bucket_sizes and rebuilt_per_bucket_param_indices.
+same name (lab/cases/h200): rebuilt_bucket_sizes and rebuilt_per_bucket_param_indices.
 """
 
 from __future__ import annotations

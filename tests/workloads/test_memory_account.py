@@ -18,7 +18,7 @@ from prestep.validation.formats.scenarios import scenario_of
 from prestep.workloads.memory.account import OWNERS, Memory, Storage
 from prestep.workloads.memory.allocator import MIB, Allocator
 
-MEASURED = Path(__file__).parents[2] / "validation/cases/h200/train_4gpu.jsonl"
+MEASURED = Path(__file__).parents[2] / "lab/cases/h200/train_4gpu.jsonl"
 SIZES = st.lists(st.integers(1, 64 * MIB), min_size=1, max_size=40)
 WAYS = ("none", "ddp", "fsdp", "zero1", "zero2", "zero3")
 

@@ -1,6 +1,6 @@
 """FSDP, tensor, sequence and expert parallelism: how many collectives, of how many bytes, and what they wait for.
 
-Counts of real runs are from the Kineto traces of PyTorch 2.11 on 4x H200 that are named (validation/cases/h200).
+Counts of real runs are from the Kineto traces of PyTorch 2.11 on 4x H200 that are named (lab/cases/h200).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Compare predictions with the measured cases of SET (`prestep list sets`); exit 1 outside tolerance."""
+"""Compare predictions with the measured cases of SET (`prestep list sets`) or of --rows; exit 1 outside tolerance."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ _ROWS = together(
     click.option(
         "--rows",
         type=click.Path(path_type=Path),
-        help="Predict these instead: jobs with their measured times (CSV), or rows of SET.",
+        help="Predict these: jobs and their times (CSV), rows of `prestep measure`, or of SET.",
     ),
     click.option(
         "--cluster",
@@ -70,7 +70,9 @@ _ROWS = together(
 )
 
 
-@click.command(help=__doc__, epilog="Example: prestep validate h200 --junit h200.xml")
+@click.command(
+    help=__doc__, epilog="Example: prestep validate --rows steps.csv --junit steps.xml"
+)
 @click.argument("sets", metavar="[SET]...", nargs=-1)
 @_ROWS
 @as_json

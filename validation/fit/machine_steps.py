@@ -16,10 +16,10 @@ from pathlib import Path
 import numpy as np
 
 from prestep.sim.errors import PrestepError
+from prestep.sim.predict import predict
 from prestep.validation.fit.measurement import Measured
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.validation.sets.steps import predict_row
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.models.model import load_model
 from prestep.workloads.torch.lower import lower
@@ -187,10 +187,7 @@ def predicted(row: Row, cluster: Mapping[str, object]) -> float:
     PrestepError
         If it cannot be predicted there.
     """
-    prediction = predict_row(replace(row, cluster=cluster))
-    if prediction.error:
-        raise PrestepError(prediction.error)
-    return float(prediction.step_time)
+    return float(predict(scenario_of(replace(row, cluster=cluster))).step_time)
 
 
 @dataclass(frozen=True)

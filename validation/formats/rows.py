@@ -130,11 +130,13 @@ def read_rows(path: str | Path) -> list[Row]:
     """
     path, rows = Path(path), list[Row]()
     text = text_of(path, "rows of measurements (JSON lines)")
-    read_lines(text, path.name, lambda record, where: rows.append(_row(record, where)))
+    read_lines(
+        text, path.name, lambda record, where: rows.append(row_of(record, where))
+    )
     return rows
 
 
-def _row(record: object, where: str) -> Row:
+def row_of(record: object, where: str) -> Row:
     """The row of one JSON object."""
     if not isinstance(record, Mapping):
         raise InputError.of(where, "", type(record).__name__, "an object")

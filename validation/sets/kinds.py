@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from prestep.sim.schema import Items, Number, Schema, Table, Text
+from prestep.sim.schema import Items, Schema, Table, Text
 
 TEXTS = Items(Text())
-#: Limits of errors, as shares of the measured value.
-SHARE = Number(above=True)
 
 
 @dataclass(frozen=True)
@@ -21,13 +19,13 @@ class Kind:
 
     Attributes
     ----------
-    table : Table
+    table : Schema
         What set.toml may say.
     placed : bool
         Whether `--cluster` says where rows were measured that do not say it themselves.
     """
 
-    table: Table
+    table: Schema
     placed: bool = False
 
 
@@ -44,29 +42,8 @@ def table_of(required: tuple[str, ...] = (), **keys: Schema) -> Table:
 
 
 #: The kind of a set.toml that does not name one.
-STEPS = "steps"
+USUAL = "own"
 
 KINDS: Mapping[str, Kind] = {
-    STEPS: Kind(
-        table_of(
-            ("rows",),
-            rows=TEXTS,
-            base=Text(),
-            limits=Text(),
-            cluster=Table(
-                {"name": Text(), "host_factor": Number(above=True)}, ("name",)
-            ),
-        ),
-        placed=True,
-    ),
-    "collectives": Kind(
-        table_of(
-            ("rows",),
-            rows=TEXTS,
-            base=Text(),
-            limits=Text(),
-            fitted=TEXTS,
-            fitted_cases=TEXTS,
-        )
-    ),
+    USUAL: Kind(table_of(("rows",), rows=TEXTS), placed=True),
 }

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
+from prestep.sim import progress
 from prestep.sim.collectives import machine
 from prestep.sim.collectives.constants import OVERLAP, load
 from prestep.sim.collectives.interval import interval_of
@@ -181,3 +182,36 @@ def loadable(row: Row) -> str:
             r"^\S+:\d+: ", "", str(error)
         )  # the line differs from row to row, the reason does not
     return ""
+
+
+PARTS = ("kernels", "collectives")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A measured time, s, and its prediction; `skip`: why there is none. `group`: what a tolerance is set for."""
+
+    row: Row | Overlap
+    name: str
+    group: str = ""
+    measured: float = float("nan")
+    prediction: Prediction = Prediction()
+    skip: str = ""
+
+
+def predict_all(alone: Iterable[Row], beside: Iterable[Overlap]) -> Iterator[Compared]:
+    """Predicts rows of collectives, then both sides of those beside kernels."""
+    reasons: dict[tuple[Any, ...], str] = {}
+    for row in progress.track(list(alone), "rows"):
+        place = row.cluster, row.hosts, row.per_host, row.ranks
+        if reason := row.skip or reasons.setdefault(place, loadable(row)):
+            yield Compared(row, row.name, skip=reason)
+        else:
+            yield Compared(row, row.name, row.series, row.time, predict_row(row))
+    for pair in progress.track(list(beside), "rows beside kernels"):
+        if pair.skip:
+            yield Compared(pair, pair.name, skip=pair.skip)
+            continue
+        times = pair.compute_beside, pair.comm_beside
+        for part, time, made in zip(PARTS, times, predict_overlap(pair), strict=True):
+            yield Compared(pair, f"{pair.name}/{part}", f"overlap: {part}", time, made)

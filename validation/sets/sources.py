@@ -16,11 +16,9 @@ from typing import Any
 
 from prestep.sim import data_files, schema
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.validation.sets.kinds import STEPS, Kind
+from prestep.validation.sets.kinds import USUAL, Kind
 
 GROUP = "prestep.sets"
-#: Our own sets, which every installation has.
-CASES = Path(__file__).parents[1] / "cases"
 
 
 @functools.cache
@@ -40,7 +38,7 @@ def kinds() -> Mapping[str, Kind]:
 
     Examples
     --------
-    >>> kinds()["steps"].placed
+    >>> kinds()["own"].placed
     True
     """
     tables = {source: _kinds_of(source) for source in sources()}
@@ -80,29 +78,11 @@ class SetFile:
 
     def mistakes(self, where: str, key: str, value: object) -> Iterator[Mistake]:
         table = value if isinstance(value, Mapping) else {}
-        kind = str(table.get("kind", STEPS))
+        kind = str(table.get("kind", USUAL))
         if kind in kinds():
             yield from kinds()[kind].table.mistakes(where, key, value)
-            yield from _unknown_hosts(where, table)
         else:
             yield unknown(where, "kind", kind, kinds())
-
-
-def _unknown_hosts(where: str, table: Mapping[str, Any]) -> Iterator[Mistake]:
-    """Host factors of what is neither a cluster of the set nor a file of its rows."""
-    clusters = [str(name) for name in _table(table, "clusters").values()]
-    rows = table.get("rows")
-    files = [Path(str(file)).stem for file in rows] if isinstance(rows, list) else []
-    named = [*clusters, *files]
-    for name in _table(table, "hosts"):
-        if name not in named:
-            yield unknown(where, f"hosts.{name}", name, named)
-
-
-def _table(table: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """The table of a key, empty where there is none or something else."""
-    value = table.get(key)
-    return value if isinstance(value, Mapping) else {}
 
 
 def read_set(path: Path) -> dict[str, Any]:

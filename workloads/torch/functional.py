@@ -1,6 +1,6 @@
 """Operators of the symbolic PyTorch: each launches the kernels that eager PyTorch launches.
 
-Kernel lists were read off Kineto traces of PyTorch 2.11 on H200 (``validation/cases/h200``); every
+Kernel lists were read off Kineto traces of PyTorch 2.11 on H200 (``lab/cases/h200``); every
 operator says what it saves for backward, because that is what memory is made of.
 """
 

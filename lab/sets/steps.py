@@ -9,6 +9,9 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+from lab.report.step_cases import Case, Prediction
+from lab.report.steps import Report
+from lab.sets.step_sets import load_set
 from prestep.sim import progress
 from prestep.sim.analysis import prediction
 from prestep.sim.errors import InputError, PrestepError
@@ -18,9 +21,6 @@ from prestep.sim.tools.workers import Workers
 from prestep.topologies import load_cluster
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.validation.report.step_cases import Case, Prediction
-from prestep.validation.report.steps import Report
-from prestep.validation.sets.sets import load_set
 
 __all__ = ["Case", "Prediction", "Report", "predict_row", "validate_set"]
 

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import progress
+from lab.report.collectives import Case, CollectiveReport, Limits
 from prestep.sim.errors import InputError
 from prestep.validation.formats import collective_reader
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.overlap_rows import Overlap
-from prestep.validation.report.collectives import Case, CollectiveReport, Limits
 from prestep.validation.report.interface import Skip
-from prestep.validation.sets.predict_collective import (
-    loadable,
-    predict_overlap,
-    predict_row,
-)
+from prestep.validation.sets.predict_collective import Compared, predict_all
 from prestep.validation.sets.sets import folder_of, set_table
-
-PARTS = ("kernels", "collectives")
 
 
 @dataclass(frozen=True)
@@ -138,14 +131,11 @@ def validate_set(
                 "rows of kind collective or overlap",
             )
             raise InputError.of(str(path), "", found, expected)
-        cases += _compared(alone, chosen, configurations, skips)
-        skips += [Skip(row.name, row.where, row.skip) for row in beside if row.skip]
-        cases += [
-            case
-            for row in progress.track(beside, "rows beside kernels")
-            if not row.skip
-            for case in _side_by_side(row)
-        ]
+        for one in predict_all(alone, beside):
+            if one.skip:
+                skips.append(Skip(one.name, one.row.where, one.skip))
+            else:
+                cases.append(_case(one, chosen, configurations))
     return CollectiveReport(
         name,
         chosen.title if rows is None else "",
@@ -155,49 +145,20 @@ def validate_set(
     )
 
 
-def _compared(
-    rows: Iterable[Row],
-    chosen: CollectiveSet,
-    configurations: frozenset[tuple[Any, ...]],
-    skips: list[Skip],
-) -> Iterator[Case]:
-    reasons: dict[tuple[Any, ...], str] = {}
-    for row in progress.track(list(rows), "rows"):
-        place = row.cluster, row.hosts, row.per_host, row.ranks
-        reason = row.skip or reasons.setdefault(place, loadable(row))
-        if reason:
-            skips.append(Skip(row.name, row.where, reason))
-            continue
-        fitted = chosen.taken(row, configurations)
-        prediction = predict_row(row)
-        yield Case(
-            row.name,
-            row.where,
-            row.series,
-            row.op,
-            row.ranks,
-            row.size,
-            row.time,
-            prediction,
-            fitted,
-            row.ignored,
-        )
-
-
-def _side_by_side(row: Overlap) -> Iterator[Case]:
-    measured = row.compute_beside, row.comm_beside
-    for part, time, prediction in zip(
-        PARTS, measured, predict_overlap(row), strict=True
-    ):
-        name = f"{row.name}/{part}"
-        yield Case(
-            name,
-            row.where,
-            f"overlap: {part}",
-            row.op,
-            row.ranks,
-            row.size,
-            time,
-            prediction,
-            False,
-        )
+def _case(
+    one: Compared, chosen: CollectiveSet, configurations: frozenset[tuple[Any, ...]]
+) -> Case:
+    """A row beside its prediction; no constant is taken from rows beside kernels."""
+    row = one.row
+    return Case(
+        one.name,
+        row.where,
+        one.group,
+        row.op,
+        row.ranks,
+        row.size,
+        one.measured,
+        one.prediction,
+        isinstance(row, Row) and chosen.taken(row, configurations),
+        row.ignored if isinstance(row, Row) else (),
+    )
