@@ -11,9 +11,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from lab.report.judged import tables_of
 from prestep.sim import schema
 from prestep.sim.units import format_duration
-from prestep.validation.report.comparison import Comparison, finite, tables_of
+from prestep.validation.report.comparison import Comparison, finite
 from prestep.validation.report.gate import Check, predicted_check, rows_check
 from prestep.validation.report.interface import Cells, Point, Skip, Table
 from prestep.validation.report.summary import Errors, errors_of

@@ -18,6 +18,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from lab.formats import shared_jobs
+from lab.formats.configurations import of_step
 from lab.formats.published_setups import FOLDER
 from lab.formats.shared_jobs import JobRow, paired
 from lab.report.published import Case
@@ -55,7 +56,7 @@ def _steps(name: str) -> Iterator[MeasuredRun]:
             continue
         if scenario is not None and (key := key_of(scenario)):
             note = "noisy" if row.spread > limit else ""
-            used = row.configuration in fitted
+            used = of_step(row) in fitted
             yield MeasuredRun(
                 key,
                 name,

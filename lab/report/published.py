@@ -14,12 +14,13 @@ import numpy as np
 
 from lab.formats.published_setups import FOLDER
 from lab.report import step_noise
+from lab.report.judged import tables_of
 from lab.report.step_noise import StepNoise
 from prestep.sim import schema
 from prestep.sim.schema import Number
 from prestep.sim.schema import Table as Keys
 from prestep.sim.units import format_duration
-from prestep.validation.report.comparison import Comparison, tables_of
+from prestep.validation.report.comparison import Comparison
 from prestep.validation.report.gate import Check, predicted_check, rows_check
 from prestep.validation.report.interface import Point, Skip, Table
 from prestep.validation.report.summary import Errors, errors_of

@@ -6,14 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from lab.report.judged import tables_of
 from lab.report.step_cases import Case
 from lab.report.tolerances import Tolerances
 from prestep.sim.units import format_duration
-from prestep.validation.formats.rows import FAMILIES, PROGRAMS, Row
-from prestep.validation.report.comparison import Comparison, tables_of
+from prestep.validation.formats.rows import Row
+from prestep.validation.report.comparison import Comparison
 from prestep.validation.report.gate import Check, none_of, prediction_checks
 from prestep.validation.report.interface import Cells, Point, Skip, Table
 from prestep.validation.report.summary import Errors, errors_of
+
+FAMILIES = ("single", "ddp", "fsdp", "tp", "pp", "moe", "cnn", "mlp")
+PROGRAMS = (
+    "hf",
+    "mcore",
+    "ds",
+    "titan",
+    "tv",
+)  # families of programs that others wrote
 
 PREDICTED = "Rows that no constant was taken from"
 FITTED = "Rows that some constant was taken from (fitted.toml)"

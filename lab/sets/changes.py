@@ -13,6 +13,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from lab.formats.configurations import of_step
 from lab.formats.shared_jobs import JobRow, paired, scenario_of
 from lab.report.step_cases import Case, Prediction
 from lab.report.steps import Report
@@ -178,7 +179,7 @@ def _cases(
     return tuple(
         ChangedCase(
             *about(row),
-            fitted=row.configuration in fitted,
+            fitted=of_step(row) in fitted,
             noisy=row.spread > spread,
             base=None if base is None else Base(*about(base), base.spread > spread),
         )

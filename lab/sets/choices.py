@@ -12,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lab.formats import nccl_table
+from lab.formats.nccl_table import Log
 from prestep.sim import files, progress
 from prestep.sim.collectives.algorithms import algorithms
 from prestep.sim.collectives.group import group_of
@@ -24,7 +26,6 @@ from prestep.sim.strict import build
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
 from prestep.validation.formats import nccl_log
-from prestep.validation.formats.nccl_log import Log
 from prestep.validation.formats.records import text_of
 from prestep.validation.report.comparison import Comparison
 from prestep.validation.report.gate import Check, prediction_checks
@@ -37,7 +38,7 @@ def read(path: Path) -> list[tuple[str, Log]]:
     """(label, log) of a file of either form."""
     text = text_of(path)
     if nccl_log.is_log(text):
-        log = nccl_log.read(text, path.name)
+        log = nccl_table.read(text, path.name)
         if not log.cluster:
             hint = "put it above the log"
             expected = "a line `# cluster: NAME` (or a file)"
@@ -83,7 +84,7 @@ def _table(op: str, rows: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
         algo, proto = key.split()
         _check(algo, algorithms())
         _check(proto, nccl_log.PROTOS)
-    number = nccl_log.number
+    number = nccl_table.number
     return {key: (number(row[0]), number(row[1])) for key, row in rows.items()}
 
 

@@ -8,6 +8,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from lab.formats.configurations import of_collective
 from lab.report.collectives import Case, CollectiveReport, Limits
 from prestep.sim.errors import InputError
 from prestep.validation.formats import collective_reader
@@ -50,13 +51,13 @@ class CollectiveSet:
             for row in collective_reader.read_lines(self.folder / file)[0]
         ]
         return frozenset(
-            row.configuration for row in rows if not row.held_out and not row.skip
+            of_collective(row) for row in rows if not row.held_out and not row.skip
         )
 
     def taken(self, row: Row, configurations: frozenset[tuple[Any, ...]]) -> bool:
         """Whether some constant was taken from a row; `configurations` as `fitted_configurations` has them."""
         named = any(fnmatchcase(row.name, one) for one in self.fitted_cases)
-        return row.fitted or row.configuration in configurations or named
+        return row.fitted or of_collective(row) in configurations or named
 
 
 def load(name: str) -> CollectiveSet:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from lab import CASES
+from lab.formats.configurations import of_step
 from lab.report.tolerances import Tolerances
 from lab.sets.kinds import STEPS
 from prestep.sim import schema
@@ -78,7 +79,7 @@ class MeasuredSet:
             return ()  # nobody took a constant from any of the rows
         constants = schema.read(path, FITTED, "a fitted.toml")["constant"]
         known = {
-            row.name: row.configuration
+            row.name: of_step(row)
             for file in _files_beside(self.folder)
             for row in read_rows(file)
         }
@@ -97,7 +98,7 @@ class MeasuredSet:
         ]
         InputError.check(wrong)
         return {known[row] for row in used} | {
-            row.configuration for f in whole for row in read_rows(self.folder / f)
+            of_step(row) for f in whole for row in read_rows(self.folder / f)
         }
 
 

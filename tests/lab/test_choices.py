@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from lab.formats import nccl_table
 from lab.sets import choices
 from prestep import cli
 from prestep.sim.errors import InputError
-from prestep.validation.formats import nccl_log
 from prestep.validation.sets.sets import validate
 
 LOG = """# cluster: h200-host-4
@@ -43,7 +43,7 @@ def test_a_log_of_a_user_is_compared(tmp_path: Path) -> None:
     """`--rows` takes NCCL's log itself: table, choices in both spellings, version, ranks and settings."""
     path = tmp_path / "nccl.log"
     path.write_text(LOG)
-    log = nccl_log.read(LOG)
+    log = nccl_table.read(LOG)
     assert (log.cluster, log.version, log.ranks, log.nodes, log.nccl) == (
         "h200-host-4",
         "2.28.9",

@@ -14,6 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lab import CASES
+from lab.formats.configurations import of_step
+from lab.report.steps import FAMILIES
 from lab.sets.step_sets import load_set
 from lab.sets.steps import Report, validate_set
 from prestep.sim.analysis.memory import Memory
@@ -21,7 +23,7 @@ from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.spec.sections import Scenario
 from prestep.validation import command
-from prestep.validation.formats.rows import FAMILIES, Row, read_rows
+from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.report import report as writers
 from prestep.validation.report.gate import Check, new_misses
 from prestep.validation.report.summary import errors_of
@@ -278,7 +280,7 @@ def test_kernel_tables_name_their_rows() -> None:
         if not path.name.startswith("collectives")
     ]
     rows = {row.name: row for path in files for row in read_rows(path)}
-    used = {rows[source].configuration for source in sources if source in rows}
+    used = {of_step(rows[source]) for source in sources if source in rows}
     assert used and used <= set(load_set("h200").fitted)
 
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from prestep.sim.collectives.settings import Nccl
 from prestep.validation.formats import leafspine
@@ -101,19 +100,6 @@ class Row:
         if replace(w, version=Nccl.version, nvls=None) != Nccl():
             return "other settings"
         return f"default, {_side(self.size)}"
-
-    @property
-    def configuration(self) -> tuple[Any, ...]:
-        """Equal for two rows that ran the same thing on the same machine."""
-        return (
-            self.op,
-            self.ranks,
-            self.size,
-            self.wanted,
-            self.cluster,
-            self.hosts,
-            self.per_host,
-        )
 
 
 def _side(size: int) -> str:

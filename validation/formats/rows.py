@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import statistics
 from collections.abc import Mapping
@@ -15,14 +14,6 @@ from prestep.validation.formats.records import is_positive, read_lines, text_of,
 
 # What a case may say that changes neither the step nor how it is predicted.
 BOOKKEEPING = frozenset({"id", "trace", "trace_steps", "steps", "warmup"})
-FAMILIES = ("single", "ddp", "fsdp", "tp", "pp", "moe", "cnn", "mlp")
-PROGRAMS = (
-    "hf",
-    "mcore",
-    "ds",
-    "titan",
-    "tv",
-)  # families of programs that others wrote
 _FAMILY_OF_MODEL = {"moe": "moe", "resnet": "cnn", "seedmlp": "mlp"}
 # The mode with the most of its own mechanism names the family: DTensor for fsdp x tp, the schedule for pp x dp.
 _FAMILY_OF_MODE = {"ddp_nooverlap": "ddp", "fsdptp": "tp", "ppdp": "pp"}
@@ -106,18 +97,6 @@ class Row:
             if model.startswith(prefix)
         ]
         return by_model[0] if by_model else _FAMILY_OF_MODE.get(mode, mode)
-
-    @property
-    def configuration(self) -> str:
-        """Text that two rows share if they ran the same thing."""
-        case = {
-            key: value for key, value in self.case.items() if key not in BOOKKEEPING
-        }
-        # Ranks of `single` know nothing of each other, unless they share experts.
-        world = (
-            1 if case.get("mode") == "single" and case.get("ep", 1) == 1 else self.world
-        )
-        return json.dumps([case, world, self.label, dict(self.env)], sort_keys=True)
 
 
 def read_rows(path: str | Path) -> list[Row]:

@@ -1,28 +1,18 @@
-"""What the reports of all kinds of sets share: the verdict, JSON, and tables of cases."""
+"""What the reports of all kinds of sets share: the verdict, and JSON."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
-from prestep.validation.report.interface import Cells, Report, Table
+from prestep.validation.report.interface import Report
 
 
 class Case(Protocol):
     """A case of any kind of set."""
 
     def to_json(self) -> dict[str, Any]: ...
-
-
-class Judged(Protocol):
-    """A case that some constant may have been taken from."""
-
-    @property
-    def fitted(self) -> bool: ...
-
-
-Row = TypeVar("Row", bound=Judged)
 
 
 class Parts(Report, Protocol):
@@ -60,17 +50,3 @@ class Comparison:
 def finite(*values: float) -> list[float | None]:
     """Values for JSON, which has no nan: None for each of them where the first is not a number."""
     return [value if math.isfinite(values[0]) else None for value in values]
-
-
-def tables_of(
-    cases: Iterable[Row],
-    head: Cells,
-    cells: Callable[[Row], Cells],
-    judged: str,
-    fitted: str,
-) -> tuple[Table, Table]:
-    """Cases that no constant was taken from, and the others, each under its title."""
-    rows: dict[bool, list[Cells]] = {False: [], True: []}
-    for case in cases:
-        rows[case.fitted].append(cells(case))
-    return Table(judged, head, rows[False]), Table(fitted, head, rows[True])
