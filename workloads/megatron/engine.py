@@ -9,7 +9,7 @@ from prestep.workloads.job import JobSpec
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.megatron import optimizer, torch_optimizer
 from prestep.workloads.megatron.rank import DataParallel, Rank
-from prestep.workloads.memory.account import Storage
+from prestep.workloads.megatron.state_types import StateTypes, state_types
 from prestep.workloads.sharding import layers, replicated
 from prestep.workloads.sharding.replicated import added_by_buckets
 
@@ -54,8 +54,8 @@ class Engine:
     pipelines
         Whether stages are `torch.distributed.pipelining`'s: its order of transfers, on one communicator, whole
         activations.
-    resident, optimize
-        What a rank holds between steps, and the optimizer's step.
+    state_types, optimize
+        What the optimizer keeps of a parameter, and its step.
     """
 
     data_parallel: Callable[[Rank], DataParallel] = _of_megatron
@@ -64,7 +64,7 @@ class Engine:
     serial: bool = False
     unpacked: float = 0.0
     pipelines: bool = False
-    resident: Callable[[Rank], list[Storage]] = optimizer.resident
+    state_types: Callable[[JobSpec], StateTypes] = state_types
     optimize: Callable[[Rank], None] = optimizer.optimize
 
     def trainer(self, scenario: JobSpec) -> PyTorch | None:
@@ -93,6 +93,6 @@ PYTORCH = Engine(
     lambda rank: layers.automodel(rank, shards_of(rank)),
     owns_gradients=True,
     pipelines=True,
-    resident=torch_optimizer.resident,
+    state_types=torch_optimizer.state_types,
     optimize=torch_optimizer.optimize,
 )

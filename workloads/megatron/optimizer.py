@@ -5,7 +5,7 @@ from __future__ import annotations
 from prestep.workloads import orthogonal
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.rank import Rank
-from prestep.workloads.megatron.state_types import state_types
+from prestep.workloads.megatron.state_types import StateTypes, state_types
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.orthogonal import Matrices
 from prestep.workloads.sharding import host_optimizer
@@ -16,13 +16,12 @@ FP32, ADAMW_MOMENTS = 4, 2
 EMBEDDING = "nccl embedding"
 
 
-def resident(rank: Rank) -> list[Storage]:
+def resident(rank: Rank, types: StateTypes) -> list[Storage]:
     """Parameters, gradient buffer and optimizer states."""
     memory, states = rank.tape.memory, states_of(rank)
     parameters, gradients, buffers = rank.data.held(rank.parameters, states)
     parameters += frozen_bytes(rank)
     hidden = sum(each.elements for each in matrices_of(rank))
-    types = state_types(rank.s)
     moments = types.both_moments * (states - hidden)
     moments += FP32 * rank.optimizer.moments * hidden
     away = host_optimizer.elements(rank, states)

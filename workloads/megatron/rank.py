@@ -191,10 +191,11 @@ class Rank:
         for unit, times in self.parts(stage):
             total += self.weights(unit, times).total
             counts = unit.parameters.items()
-            tied += sum(n for name, n in counts if self._tied_here(name))
+            tied += sum(n for name, n in counts if self.is_tied(name))
         return total - tied
 
-    def _tied_here(self, name: str) -> bool:
+    def is_tied(self, name: str) -> bool:
+        """Whether a parameter is the embedding of this rank."""
         return name == "head" and self.model.m.tied_embeddings and 0 in self.stages
 
     @property
@@ -202,41 +203,38 @@ class Rank:
         return sum(self.counted(stage) for stage in self.stages)
 
     @property
+    def units(self) -> Iterator[tuple[Unit, int]]:
+        """Units of all stages, and how many of each have parameters of their own."""
+        for stage in self.stages:
+            for unit, times in self.parts(stage):
+                yield unit, self._copies(unit, times)
+
+    @property
     def tensors(self) -> int:
         """Trained parameters, each a tensor that the host walks over."""
-        return sum(
-            times * len(unit.parameters)
-            for stage in self.stages
-            for unit, times in self.parts(stage)
-        )
+        return sum(times * len(unit.parameters) for unit, times in self.units)
 
     @property
     def frozen(self) -> dict[str, Weights]:
         """Parameters that stay as they are, by the name of their unit."""
         counts: dict[str, Weights] = {}
-        for stage in self.stages:
-            for unit, times in self.parts(stage):
-                times = self._copies(unit, times)
-                here = {
-                    name: times * n
-                    for name, n in unit.frozen.items()
-                    if not self._tied_here(name)
-                }
-                shared, experts = split(here)
-                before = counts.get(unit.name, Weights(0, 0))
-                counts[unit.name] = Weights(
-                    before.shared + shared, before.experts + experts
-                )
+        for unit, times in self.units:
+            here = {
+                name: times * n
+                for name, n in unit.frozen.items()
+                if not self.is_tied(name)
+            }
+            shared, experts = split(here)
+            before = counts.get(unit.name, Weights(0, 0))
+            counts[unit.name] = Weights(
+                before.shared + shared, before.experts + experts
+            )
         return counts
 
     @property
     def experts(self) -> int:
         """Parameters of experts among them."""
-        return sum(
-            self.weights(unit, times).experts
-            for stage in self.stages
-            for unit, times in self.parts(stage)
-        )
+        return sum(times * split(unit.parameters).experts for unit, times in self.units)
 
     @property
     def own(self) -> Weights:

@@ -11,7 +11,7 @@ from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.engine import Engine
 from prestep.workloads.megatron.folding import Kind
 from prestep.workloads.megatron.groups import Groups
-from prestep.workloads.megatron.optimizer import reduce_tied
+from prestep.workloads.megatron.optimizer import reduce_tied, resident
 from prestep.workloads.megatron.passes import NOTHING, Pass
 from prestep.workloads.megatron.pipeline import alignment_of
 from prestep.workloads.megatron.rank import Place, Rank
@@ -112,7 +112,7 @@ class StageStep(Rank):
     def record(self, operations: Sequence[Operation], runs: int) -> None:
         """One step in steady state."""
         t = self.tape
-        self.held = self.engine.resident(self)
+        self.held = resident(self, self.engine.state_types(self.s))
         t.memory.reset_peak()
         t.cpu("step_python")
         if "full_iteration" in self.o.cuda_graph_scope:

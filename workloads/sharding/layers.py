@@ -18,7 +18,7 @@ backward_maybe_with_nosync). Experts' group has no mixed precision there (expert
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from functools import partial
+from dataclasses import replace
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.layout import microbatches_of
@@ -73,6 +73,7 @@ class LayerUnit(ShardedUnit):
             gradient=float(COMPUTED * trained),
             reduced=float(wide * trained),
             kept=float(stored * trained),
+            cast=count if sent < COMPUTED else 0,
             tensors=self.tensors,
         )
 
@@ -90,6 +91,9 @@ class LayerUnit(ShardedUnit):
             stream = self.scatter(part)
             for kernel in policy.store(part, earlier):
                 t.launch(kernel, stream)
+            if earlier:
+                own = part.trained // part.ranks
+                pass_over(t, own, 3.0 * part.kept / part.ranks, stream)
             self.flow.reduced = t.record(policy.streams.reduce)
 
 
@@ -131,13 +135,8 @@ class FullySharded(DataParallel):
         if self.on_host is not None:
             self.on_host.keep(states, several=microbatches_of(self.rank.s) > 1)
             return Held(stored * states, 0)
-        if not self.policy.staged:
-            return Held(stored * states, self.rank.wide * states)
-        frozen = sum(
-            COMPUTED * (shared // self.shards + experts // self.expert_shards)
-            for shared, experts in self.rank.frozen.values()
-        )
-        return Held(stored * states + frozen, stored * states)
+        wide = stored if self.policy.staged else self.rank.wide
+        return Held(stored * states, wide * states)
 
     def begin(self) -> None:
         """FSDP2's gathers begin when the optimizer has written the shards."""
@@ -265,40 +264,18 @@ def megatron(rank: Rank, shards: int) -> FullySharded:
 def automodel(rank: Rank, shards: int) -> FullySharded:
     """PyTorch's FSDP2 around layers: copied in from shards, and out on the computing stream."""
     choices = rank.s.pytorch
-    wide = WIDE[choices.reduce_dtype]
-    stored = 4 if choices.master_weights else COMPUTED
-    policy = Policy(
-        Streams(fsdp.COPY_IN, fsdp.GATHER, fsdp.REDUCE, fsdp.REDUCE),
-        stored=stored,
-        reduced=(wide, WIDE[choices.experts_reduce_dtype or choices.reduce_dtype]),
-        copy_in=partial(_shard_in, moved=stored + COMPUTED),
-        copy_out=lambda part: _over(part.elements, 2.0 * part.full),
-        pack=_into_buffer,
-        store=_into_shard,
+    experts = choices.experts_reduce_dtype or choices.reduce_dtype
+    policy = replace(
+        fsdp.policy(None),
+        streams=Streams(fsdp.COPY_IN, fsdp.GATHER, fsdp.REDUCE, fsdp.REDUCE),
+        stored=4 if choices.master_weights else COMPUTED,
+        reduced=(WIDE[choices.reduce_dtype], WIDE[experts]),
     )
     return FullySharded(rank, shards, policy)
 
 
 def _over(elements: int, moved: float) -> Iterable[Kernel]:
     return (Kernel("fused", (elements,), bytes=moved),)
-
-
-def _shard_in(part: Part, moved: int) -> Iterable[Kernel]:
-    own = part.elements // part.ranks
-    return _over(own, float(moved * own))
-
-
-def _into_buffer(part: Part, summed: bool) -> Iterable[Kernel]:
-    read = part.reduced if summed else part.gradient
-    return _over(part.trained, read + part.reduced)
-
-
-def _into_shard(part: Part, earlier: bool) -> Iterable[Kernel]:
-    """The reduced shard is cast to the stored type, and added to that of the microbatches before."""
-    cast = part.reduced + part.kept if part.reduced != part.kept else 0.0
-    each = (cast + (3 * part.kept if earlier else 0.0)) / part.trained
-    own = part.trained // part.ranks
-    return _over(own, each * own) if each else ()
 
 
 def cut(dp: Group, shards: int) -> tuple[Group, Group | None]:

@@ -51,6 +51,8 @@ class OptimizerStep:
         Of 16-bit floats with a short exponent.
     host : HostMemory, optional
         Where parameters and the optimizer's state are; None: on the GPU.
+    parts : tuple of Group
+        Ranks that each have a part of the gradients, an axis each.
     """
 
     tape: Tape
@@ -61,6 +63,7 @@ class OptimizerStep:
     shards: Group | None = None
     tensor: Group | None = None
     host: host_memory.HostMemory | None = None
+    parts: tuple[Group, ...] = ()
 
     @property
     def wide(self) -> int:
@@ -104,7 +107,7 @@ class OptimizerStep:
             self.scaler.unscale(self.tape, stored, self.wide)
             self._wait_for_finite()
         if self.choices.clip_gradients:
-            trainer.clip(self.tape, stored, self.wide)
+            trainer.clip(self.tape, stored, self.wide, self.parts)
         iterations = self.rule.iterations
         matrices = [p for p in stored if iterations and _matrices(p)]
         rest = [p for p in stored if not (iterations and _matrices(p))]

@@ -11,7 +11,6 @@ from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.optimizer import optimizer
-from prestep.workloads.parallel.group import Group
 from prestep.workloads.precision import precision
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.optimizer_step import OptimizerStep
@@ -115,31 +114,20 @@ class RankStep:
         rule = optimizer(self.job.training.optimizer)
         tensor = self.model.tp_group if self.job.parallel.tp > 1 else None
         sharded = bool(self.model.sharded) or tensor is not None
-        choices, scaler = self.job.pytorch, self._scaler()
+        shards = [unit.part.mesh.group for unit in self.model.sharded[:1]]
+        parts = (*shards, *([] if tensor is None else [tensor]))
+        scales = precision(self.job.training.precision).scaled_loss
         return OptimizerStep(
             self.tape,
             rule,
-            choices,
+            self.job.pytorch,
             sharded,
-            scaler,
-            self._shards(),
+            amp.LossScaler(parts) if scales else None,
+            shards[0] if shards else None,
             tensor,
             self.model.host,
+            parts,
         )
-
-    def _shards(self) -> Group | None:
-        """The ranks that each keep a part of every parameter."""
-        groups = self.model.sharded
-        return groups[0].part.mesh.group if groups else None
-
-    def _scaler(self) -> amp.LossScaler | None:
-        """What scales the loss, where the number format needs it."""
-        if not precision(self.job.training.precision).scaled_loss:
-            return None
-        groups = [unit.part.mesh.group for unit in self.model.sharded[:1]]
-        if self.job.parallel.tp > 1:
-            groups.append(self.model.tp_group)
-        return amp.LossScaler(tuple(groups))
 
     # -- without a pipeline -----------------------------------------------------------------------
     def _plain(self) -> Callable[[], None]:

@@ -7,12 +7,14 @@ from collections.abc import Callable, Sequence
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operation import Operand
+from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 
 with lazily():
     from prestep.workloads.torch import updates
 
+NORM = "nccl norm"
 #: From the norm of all gradients to their factor: ``clamp(largest / (norm + 1e-6), max=1)``.
 SCALE: tuple[tuple[str, tuple[float | None, ...]], ...] = (
     *(("add.Tensor", (1e-6,)), ("reciprocal.default", ())),
@@ -53,8 +55,13 @@ def metric(t: Tape, elements: int) -> None:
     t.launch(Kernel("fused", (elements,), bytes=8.0 * elements))
 
 
-def clip(t: Tape, tensors: Sequence[Tensor], wide: int) -> None:
-    """``torch.nn.utils.clip_grad_norm_``: norms of all gradients, their norm, and the gradients scaled by it."""
+def clip(
+    t: Tape, tensors: Sequence[Tensor], wide: int, groups: Sequence[Group] = ()
+) -> None:
+    """``torch.nn.utils.clip_grad_norm_``: norms of all gradients, their norm, and the gradients scaled by it.
+
+    ``groups``: of ranks that each have a part of the gradients, over which squares of norms are summed, an axis each.
+    """
     grads = updates.operands(tensors, wide)
     norms, number = (Operand(DTYPES[wide], ()),) * len(grads), Operand(DTYPES[wide], ())
     together = Operand(DTYPES[wide], (len(grads),))
@@ -62,6 +69,10 @@ def clip(t: Tape, tensors: Sequence[Tensor], wide: int) -> None:
     updates.call(t, "_foreach_norm.Scalar", grads, 2.0, results=norms)
     updates.call(t, "stack.default", norms, results=(together,))
     updates.call(t, "linalg_vector_norm.default", together, 2.0, results=(number,))
+    for group in groups:
+        if group.size > 1:
+            group.collective(t, "all_reduce", 4.0, NORM)
+            t.wait(t.record(NORM))
     for name, more in SCALE:
         updates.call(t, name, number, *more, results=(number,))
     updates.call(t, "_foreach_mul_.Tensor", grads, number)
