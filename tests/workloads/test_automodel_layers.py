@@ -11,7 +11,6 @@ from prestep.sim.errors import InputError
 from prestep.sim.graph.opgraph import SYNC, Chain
 from prestep.sim.predict import plan, step_time
 from prestep.sim.spec.load import Scenario, check_layout, parse_scenario
-from prestep.workloads.megatron.elementwise import GATED, GATED_BACK, NORM, NORM_BACK
 
 HIDDEN, FFN, TOKENS, VOCAB, RANK = 1024, 4096, 2048, 4096, 16
 MODEL = {
@@ -25,7 +24,11 @@ MODEL = {
     "norm": "rms",
 }
 LORA = {"kind": "lora", "rank": RANK, "scaled": "inner", "dropout_position": "post"}
-ELEMENTWISE = ("fused", "aten _fused_rms_norm", "aten _fused_rms_norm_backward")
+# Bytes an element by hand. RMSNorm forward: to fp32 (6), square (8), mean (4), times the reciprocal root (8), to 16 bits
+# (6), times the weight (4). Backward: times the weight (4), to fp32 (6), the product's two gradients (8, 12) and the sum
+# of one over the row (4), the mean's gradient spread (4), the square's (8, 8, 12), the sum of both ways (12), to 16 bits
+# (6). SwiGLU of two halves: SiLU (4), product (6); its two gradients (12), SiLU's (6), the halves joined (8).
+NORM, NORM_BACK, GATED, GATED_BACK = 36, 84, 10, 26
 EAGER = {"eager_operators": ["norm", "activation"]}
 MOE = {"experts": 8, "experts_per_token": 2, "moe_ffn": 512}
 
@@ -64,12 +67,12 @@ def chains(s: Scenario, name: str) -> list[Chain]:
 
 
 def moved(s: Scenario, name: str) -> float:
-    """Bytes of the elementwise kernels of a pass."""
+    """Bytes of the kernels of a pass that are no products and no attention."""
     graph = chains(s, name)[0].graph
     return sum(
         float(graph.kernels[k].bytes)
         for k in graph.programs[0].payload[graph.programs[0].kind == 0]
-        if graph.kernels[k].kind in ELEMENTWISE
+        if not (graph.kernels[k].is_product or "attention" in graph.kernels[k].kind)
     )
 
 
@@ -94,7 +97,8 @@ def test_eager_operators_move_what_their_operators_read_and_write() -> None:
         difference = moved(scenario(EAGER, LORA), name) - moved(
             scenario({}, LORA), name
         )
-        assert difference == pytest.approx(more)
+        # Numbers of a row are left out.
+        assert difference == pytest.approx(more, rel=1e-3)
     assert step_time(scenario(EAGER, LORA)) > step_time(scenario({}, LORA))
 
 

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from prestep.sim.extras import lazily
 from prestep.workloads.exchanges.tensor import exchange
-from prestep.workloads.job.megatron import Megatron
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.shard import Shard
+from prestep.workloads.torch import aten
 from prestep.workloads.torch.tape import Tape, Tensor
+
+with lazily():  # a DTensor's loss
+    from prestep.workloads.parallel import tensor
+    from prestep.workloads.torch import written_out
 
 
 @dataclass(frozen=True)
@@ -25,15 +30,12 @@ class Passes:
         Bytes of a logit's probability that are kept for backward.
     op : str
         Collective that exchanges.
-    casts : bool
-        The first pass and the last of backward change the type of the logits, each rank those of its own words.
     """
 
     forward: tuple[tuple[float, float], ...]
     backward: tuple[float, ...]
     saved: int = 4
     op: str = "all_reduce"
-    casts: bool = False
 
 
 # Cast, maximum, subtraction, exponential, sum, division; backward: one-hot subtraction with scaling, the cast back.
@@ -47,17 +49,9 @@ FUSED = Passes(((6.0, 0.0), (8.0, 4.0), (8.0, 8.0)), (10.0,))
 # and the sum of exponentials, three floats of a token that all ranks gather; one reads them and writes their gradients
 # in their place, which backward scales.
 ENGINE = Passes(((2.0, 12.0), (4.0, 0.0)), (4.0,), saved=0, op="all_gather")
-# PyTorch's log_softmax, of which nll_loss takes one value a token; backward: its gradients, zero but there, and those
-# of the logits from them and from the result. In 16 bits, or behind a cast to fp32 and before one back.
-TORCH = Passes(((4.0, 0.0),), (2.0, 6.0), saved=2)
-TORCH_WIDE = Passes(((6.0, 0.0), (8.0, 0.0)), (4.0, 12.0, 6.0), casts=True)
-GATHERING = ("torch", "torch-fp32")
-BY_NAME = {"native": FUSED, "te": ENGINE, "torch": TORCH, "torch-fp32": TORCH_WIDE}
-
-
-def passes_of(o: Megatron) -> Passes:
-    """Passes of the implementation that a run asks for."""
-    return BY_NAME[o.cross_entropy_fusion_impl] if o.cross_entropy_fusion else PLAIN
+BY_NAME = {"native": FUSED, "te": ENGINE}
+#: PyTorch's, and whether it is behind a cast to fp32.
+OF_TORCH = {"torch": False, "torch-fp32": True}
 
 
 def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
@@ -66,28 +60,29 @@ def cross_entropy(t: Tape, logits: Tensor, s: Shard) -> Tensor:
     Of a DTensor, PyTorch's gathers all logits on every rank, in the type of the loss, and makes it whole
     (nemo_automodel/components/loss/masked_ce.py: `float`, then `full_tensor`). Backward a rank takes its own part.
     """
-    passes, n = passes_of(s.options), logits.elements
-    whole = s.dtensors and s.options.cross_entropy_fusion_impl in GATHERING
-    every, casts = (n * s.group.size, int(passes.casts)) if whole else (n, 0)
-    wide = 4 if passes.casts else logits.itemsize
+    name = s.options.cross_entropy_fusion_impl if s.options.cross_entropy_fusion else ""
+    if name not in OF_TORCH:
+        return _in_passes(t, logits, s, BY_NAME.get(name, PLAIN))
+    if OF_TORCH[name]:
+        logits = written_out.widened(t, logits)
+    if s.dtensors:
+        logits = tensor.TensorParallel(s.group).columns(t, logits)
+    return aten.cross_entropy(t, logits)
+
+
+def _in_passes(t: Tape, logits: Tensor, s: Shard, passes: Passes) -> Tensor:
+    """By kernels that pass over this rank's logits."""
+    n, shape, itemsize = logits.elements, logits.shape, logits.itemsize
     t.cpu("loss", 3)
-    for at, (moved, exchanged) in enumerate(passes.forward):
-        if whole and at == casts:
-            exchange(t, "all_gather", float(wide * every), s.group)
-        count = n if at < casts else every
-        pass_over(t, count, moved * count)
+    for moved, exchanged in passes.forward:
+        pass_over(t, n, moved * n)
         _exchange(t, passes.op, exchanged, s)
-    shape, itemsize = logits.shape, logits.itemsize
-    kept = (every,) if whole else shape
-    saved = t.empty(kept, passes.saved) if passes.saved else logits
+    saved = t.empty(shape, passes.saved) if passes.saved else logits
 
     def backward(g: Tensor) -> list[Tensor | None]:
         _ = (g, saved)
         t.cpu("loss_backward")
-        cut = len(passes.backward) - casts
-        for moved in passes.backward[:cut]:
-            pass_over(t, every, moved * every)
-        for moved in (*([2.0 * wide] if whole else []), *passes.backward[cut:]):
+        for moved in passes.backward:
             pass_over(t, n, moved * n)
         return [t.empty(shape, itemsize)]
 

@@ -14,7 +14,6 @@ from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair
 from prestep.workloads.megatron.elementwise import (
     activate,
     fused,
-    gated_activation,
     pass_over,
     unsaved,
 )
@@ -34,7 +33,9 @@ from prestep.workloads.megatron.token_dispatcher import TokenDispatcher
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.activation_checkpoint import again, detached, discarded
 from prestep.workloads.torch.aten_products import multiply_sizes
+from prestep.workloads.torch.attention import split_joined
 from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.modules import gated as gated_by
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # Bytes of a score that passes over the router's scores move: softmax or sigmoid, top-k, two scatters, counts, auxiliary
@@ -122,7 +123,8 @@ class FeedForward(Module):
         """The activation, in one kernel unless it is a product of eager operators."""
         s, gated = self.s, self.m.gated
         if gated and self.fc1_bias is None and s.eager("activation"):
-            return gated_activation(t, y)
+            first, second = split_joined(t, y, [y.shape[-1] // 2] * 2)
+            return gated_by(t, self.m.activation, first, second)
         written = s.numbers.written
         return activate(t, y, self.fc1_bias, gated, s.options, written)
 

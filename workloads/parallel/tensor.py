@@ -179,9 +179,9 @@ class TensorParallel(BlockParallel):
         if self.vocabulary_shards == 1:
             return super().logits(t, x, norm, head)
         part = self.column(t, norm.forward(t, x), head)
-        return part if self.vocabulary == "split" else self._columns(t, part)
+        return part if self.vocabulary == "split" else self.columns(t, part)
 
-    def _columns(self, t: Tape, x: Tensor) -> Tensor:
+    def columns(self, t: Tape, x: Tensor) -> Tensor:
         """All columns of ``x``: parts are gathered and put beside each other; a gradient is cut again."""
         *rows, width = x.shape
         t.cpu("dtensor_linear")
