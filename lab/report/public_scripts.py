@@ -76,7 +76,7 @@ def attempt(
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     begin = used.ru_utime + used.ru_stime
     for place, target in script.get("links", {}).items():
-        if not (repository / place).exists():
+        if not os.path.lexists(repository / place):
             (repository / place).symlink_to(_filled(target, data))
     world = script.get("world", 1)
     command = (str(path), *(_filled(each, data) for each in script.get("args", ())))
@@ -89,6 +89,7 @@ def attempt(
         told = {"outcome": "timeout"}
     except PrestepError as error:
         told = _refusal(str(error), log.read_text(errors="replace"))
+        told["said"] = told["said"].replace(f"{sources}/", "")
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return {**row, **told, "cpu_s": round(used.ru_utime + used.ru_stime - begin, 1)}
 

@@ -90,8 +90,18 @@ for i in range(5):
     h = torch.sparse.mm(torch.sparse.mm(a, a), l(torch.randn(500, 16, device=D))); h = torch.relu(r @ h)
     o.zero_grad(); (h.sum() + (r.t() @ h).sum()).backward(); o.step()
 """
+QUESTIONS = """
+c = torch.cuda; assert c.nccl.version() > (2, 20) and torch.backends.cudnn.is_available() and torch.backends.cudnn.version() > 90000
+p = c.get_device_properties(0); assert p.uuid and p.shared_memory_per_block < p.shared_memory_per_multiprocessor
+g = torch.Generator("cuda").manual_seed(3); assert g.device.type == "cuda" and g.initial_seed() == 3 and isinstance(torch.default_generator, torch.Generator)
+assert torch.Generator().device.type == "cpu" and c.default_generators[0].device.type == "cuda" and c.Stream.priority_range()[0] == 0
+c.memory._record_memory_history(); torch.accelerator.synchronize(); assert torch.accelerator.memory_allocated() == 0
+torch.backends.cuda.preferred_linalg_library("cusolver"); s = nn.utils.rnn.pack_padded_sequence(torch.ones(4, 3, 8, device=D), torch.tensor([3, 3, 2, 1]), True); assert s.batch_sizes.tolist() == [4, 3, 2]
+l = nn.LSTM(8, 8).cuda(); o = torch.optim.SGD(l.parameters(), lr=0.1)
+for i in range(5): x = torch.randn(8, 8, device=D, generator=g); assert x.is_cuda; l(s)[0].data[:8].add(x[torch.randperm(8, generator=g, device=D)]).sum().backward(); o.step()
+"""
 KINDS = {
-    "data": DATA, "sparse": SPARSE, "distributions": DISTRIBUTIONS, "derivatives": DERIVATIVES,
+    "data": DATA, "sparse": SPARSE, "questions": QUESTIONS, "distributions": DISTRIBUTIONS, "derivatives": DERIVATIVES,
     "compiled": COMPILED, "within backward": WITHIN_BACKWARD,
 }  # fmt: skip
 IN_TURN = """
@@ -171,6 +181,27 @@ def test_an_optimizer_of_sparse_gradients_updates_their_rows(tmp_path: Path) -> 
     picked = [each for each in operations if each.name == "aten.index_select.default"]
     assert [each.operands[-1].shape for each in added] == [(256, 32)] * 3
     assert [each.results[0].shape for each in picked] == [(256, 32)] * 2
+
+
+LAYOUTS = """
+def form(t): return t.layout, t.shape, t.dtype, t._nnz()
+l = nn.Linear(4, 4).cuda(); o = torch.optim.SGD(l.parameters(), lr=0.1)
+for rows in (50, 5000):
+    e = torch.stack([torch.arange(4 * rows) % rows, (torch.arange(4 * rows) * 7) % rows]); a = torch.sparse_coo_tensor(e, torch.ones(4 * rows), (rows, rows)).coalesce()
+    for host in (a, a.to_sparse_csr(), a.to_sparse_csc()):
+        there = host.to(D); assert there.is_cuda
+        for f in (lambda t: t, lambda t: t * 2, lambda t: t.t(), lambda t: t.detach(), lambda t: t.clone(), lambda t: t.half(), lambda t: t.relu(), lambda t: -t.t()):
+            assert form(f(host)) == form(f(there)), (form(f(host)), form(f(there)))
+        assert form(host) == form(there.cpu())
+for i in range(5): l((there @ torch.randn(rows, 4, device=D)).relu()).sum().backward(); o.step()
+"""
+
+
+def test_sparse_tensors_have_layout_and_entries_of_their_own(tmp_path: Path) -> None:
+    """On the device as on the host, whether values are small enough to be computed or not; only entries take memory."""
+    path, _ = recorded(tmp_path, LAYOUTS)
+    peak = predict(load_scenario(path, ["cluster.name=h200-host-4"])).peak_memory[0]
+    assert 0 < peak.buffers < 4 * 5000 * 5000 / 10
 
 
 READS = """

@@ -18,16 +18,7 @@ def install() -> None:
         _library.impl(name, rule, "Meta", allow_override=True)
     torch._decomp.decomposition_table.pop(torch.ops.aten._log_softmax.default, None)
     register_op_impl(torch.ops.aten._log_softmax.default)(_log_softmax)
-    register_op_impl(OF_SPARSE.__contains__)(_as_many_rows)
     register_op_impl(SUMS.__contains__)(_added_in_place)
-
-
-#: What PyTorch has for other devices keeps no row of a sparse tensor, so that an optimizer would find nothing to do.
-OF_SPARSE = {
-    torch.ops.aten.clone.default,
-    torch.ops.aten._coalesce.default,
-    torch.ops.aten.sparse_mask.default,
-}
 
 
 SUMS = {torch.ops.aten.add_.Tensor, torch.ops.aten.sub_.Tensor}
@@ -39,22 +30,6 @@ def _added_in_place(
     """A tensor to which the rows of a sparse one are added."""
     sparse = isinstance(other, torch.Tensor) and other.layout == torch.sparse_coo
     return tensor if sparse and tensor.layout == torch.strided else NotImplemented
-
-
-def _as_many_rows(
-    fake: Any, function: Any, tensor: torch.Tensor, *others: Any, **_: Any
-) -> Any:
-    """Of a sparse tensor's copy, of the sums of its rows by place, no two of which are alike, and of a mask's rows."""
-    like = others[0] if others and isinstance(others[0], torch.Tensor) else tensor
-    if like.layout != torch.sparse_coo:
-        return NotImplemented
-    with fake:
-        places, rows = like._indices(), like._values()
-        made = torch.empty_like(places), torch.empty_like(rows, dtype=tensor.dtype)
-        with torch.sparse.check_sparse_tensor_invariants(False):
-            copied = function == torch.ops.aten.clone.default
-            once = like.is_coalesced() if copied else True
-            return torch.sparse_coo_tensor(*made, like.shape, is_coalesced=once)
 
 
 def _log_softmax(

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
+from prestep.workloads.capture.record import sparse
 from prestep.workloads.capture.record.values import tensors_in, value_of
 
 DTYPES = {
@@ -44,10 +45,10 @@ def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]
     name = f"{function._schema.name.replace('::', '.')}.{function._overloadname}"
     other = arguments[1] if name in SUMS else None
     if isinstance(other, torch.Tensor) and other.layout == torch.sparse_coo:
-        written, (rows, places) = arguments[0], sparse_parts(other)
+        written, (rows, places) = arguments[0], sparse.parts(other)
         name, arguments = "aten.index_add_.default", (written, 0, places[0], rows)
-    if name == "aten.sparse_mask.default" and not _is_sparse(arguments[0]):
-        _, places = sparse_parts(arguments[1])
+    if name == "aten.sparse_mask.default" and not sparse.is_sparse(arguments[0]):
+        _, places = sparse.parts(arguments[1])
         name, arguments = "aten.index_select.default", (arguments[0], 0, places[0])
     if _in_tf32(name.split(".")[1], returned):
         options = {**options, "allow_tf32": True}
@@ -97,8 +98,9 @@ def convolutions_in_tf32() -> bool:
 
 def argument(value: Any) -> Any:
     if isinstance(value, torch.Tensor):
-        sparse = _is_sparse(value)
-        return [tensor(t) for t in sparse_parts(value)] if sparse else tensor(value)
+        if sparse.is_sparse(value):
+            return [tensor(part) for part in sparse.parts(value)]
+        return tensor(value)
     if isinstance(value, (list, tuple)):
         return [argument(v) for v in value]
     if isinstance(value, torch.dtype):
@@ -110,25 +112,9 @@ def argument(value: Any) -> Any:
     return str(value)
 
 
-#: How tensors lie of which only what is not zero is in memory.
-SPARSE = torch.sparse_coo, torch.sparse_csr
-
-
-def _is_sparse(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout in SPARSE
-
-
-def sparse_parts(value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Values and indices of a sparse tensor, which are all that lies in memory."""
-    with _disable_current_modes():
-        if value.layout == torch.sparse_csr:
-            return value.values(), value.col_indices(), value.crow_indices()
-        return value._values(), value._indices()
-
-
 def tensor(value: torch.Tensor) -> dict[str, Any]:
-    if _is_sparse(value):
-        value = sparse_parts(value)[0]
+    if sparse.is_sparse(value):
+        value = sparse.parts(value)[0]
     described: dict[str, Any] = {
         "dtype": DTYPES.get(value.dtype, str(value.dtype).removeprefix("torch.")),
         "shape": [int(size) for size in value.shape],

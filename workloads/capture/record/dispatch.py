@@ -24,6 +24,7 @@ from prestep.workloads.capture.record import (
     memo,
     reads,
     sizes,
+    sparse,
     values,
 )
 from prestep.workloads.capture.record.checkpointing import Checkpointing
@@ -245,10 +246,24 @@ class Recorder(TorchDispatchMode):
         else:
             with torch._C.DisableTorchFunction():
                 entry = self.memo.keep(call, function, args, options, results)
+        results = self._sparse(function, args, options, results)
         self._see(results)
         values.compute(function, args, options, results)
         self._write(function, args, options, results, entry)
         return results
+
+    def _sparse(self, function: Any, args: Any, options: Any, results: Any) -> Any:
+        """Results of which the sparse ones have entries."""
+        if not any(map(sparse.is_sparse, values.tensors_in(results))):
+            return results
+        operands = values.tensors_in((args, options))
+
+        def made(result: Any) -> Any:
+            return sparse.with_entries(
+                self.fake, function, operands, result, self.assumed
+            )
+
+        return torch.utils._pytree.tree_map(made, results)
 
     def _see(self, results: Any) -> None:
         for tensor in torch.utils._pytree.tree_leaves(results):

@@ -52,6 +52,8 @@ class Names(TorchFunctionMode):
         options = kwargs or {}
         if options.get("device") is not None:
             options = {**options, "device": self._device(options["device"])}
+        if getattr(options.get("generator"), "on_gpu", False):
+            options = {**options, "generator": None}
         if "pin_memory" in options:  # memory of the host counts as pinned
             options = {**options, "pin_memory": False}
         rule = RULES.get(getattr(function, "__name__", ""))

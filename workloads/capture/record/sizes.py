@@ -14,7 +14,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 
-from prestep.workloads.capture.record import values
+from prestep.workloads.capture.record import sparse, values
 from prestep.workloads.capture.record.launches import Refused
 from prestep.workloads.capture.record.stand_in import INSIDE
 from prestep.workloads.capture.record.values import value_of
@@ -125,17 +125,6 @@ def _kept_boxes(boxes: torch.Tensor, *_: Any) -> list[Made]:
     return [((max(1, boxes.shape[0] // 2),), torch.int64)]
 
 
-def _sparse_product(left: Any, right: Any) -> list[torch.Tensor]:
-    """A product of two sparse matrices in coordinates: every entry meets a row's share of the other's."""
-    shape = left.shape[0], right.shape[1]
-    met = left._nnz() * right._nnz() / max(1, right.shape[0])
-    count = max(1, min(shape[0] * shape[1], round(met)))
-    with left.fake_mode, torch.sparse.check_sparse_tensor_invariants(False):
-        places = left._indices().new_empty((2, count))
-        entries = left._values().new_empty(count)
-        return [torch.sparse_coo_tensor(places, entries, shape, is_coalesced=True)]
-
-
 def _packed(
     sequences: torch.Tensor, lengths: torch.Tensor, batch_first: bool
 ) -> list[Made | torch.Tensor]:
@@ -158,12 +147,11 @@ ASSUMPTIONS = {
     "aten::bincount": Assumption("the smallest length", _bincount),
     "aten::repeat_interleave": Assumption("each once", _repeat_interleave),
     "aten::_pack_padded_sequence": Assumption("as long as possible", _packed),
-    "aten::_sparse_sparse_matmul": Assumption("entries spread evenly", _sparse_product),
     "torchvision::nms": Assumption("half of the boxes", _kept_boxes),
 }
 
 #: Operators whose kernels for CUDA wait until the host knows how large a result is.
-WAITING = {"aten::_coalesce", *ASSUMPTIONS} - {
+WAITING = {"aten::_coalesce", "aten::_sparse_sparse_matmul", *ASSUMPTIONS} - {
     "aten::index",
     "aten::_pack_padded_sequence",
 }
@@ -211,11 +199,13 @@ def results(
     assumption = ASSUMPTIONS.get(function._schema.name)
     tensors = values.tensors_in((arguments, options))
     known = all(value_of(tensor) is not None for tensor in tensors)
-    if assumption is None or known:
+    shapes = assumption.shapes(*arguments, **options) if assumption else ()
+    on_host = any(isinstance(each, torch.Tensor) for each in shapes)
+    if assumption is None or (known and not on_host):
         return _computed(fake, function, arguments, options, unknown), ""
     made = [
         entry if isinstance(entry, torch.Tensor) else _empty(fake, *entry)
-        for entry in assumption.shapes(*arguments, **options)
+        for entry in shapes
     ]
     if _decided_by_known(tensors):
         return made[0] if len(made) == 1 else tuple(made), ""
@@ -269,7 +259,10 @@ def _computed(
             return result
         if id(result) in places:  # written in place
             return places[id(result)]
-        made = _empty(fake, tuple(result.shape), result.dtype)
+        if sparse.is_sparse(result):
+            made = sparse.faked(fake, result, INSIDE)
+        else:
+            made = _empty(fake, tuple(result.shape), result.dtype)
         made._value = result if known else None
         return made
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from prestep.workloads.capture.record.describe import SPARSE, sparse_parts
+from prestep.workloads.capture.record import sparse
 from prestep.workloads.capture.record.owners import asking
 from prestep.workloads.capture.record.streams import Log, Streams
 from prestep.workloads.memory.allocator import Allocator
@@ -40,8 +40,8 @@ class Storages:
 
     def see(self, tensor: torch.Tensor) -> int:
         """The number of a tensor's storage; a new one is counted as taken. Of sparse tensors that of the values."""
-        if tensor.layout in SPARSE:
-            numbers = [self.see(part) for part in sparse_parts(tensor)]
+        if sparse.is_sparse(tensor):
+            numbers = [self.see(part) for part in sparse.parts(tensor)]
             return numbers[0]
         if tensor.layout != torch.strided:
             return 0

@@ -120,6 +120,10 @@ class Stream:
     def query(self) -> bool:
         return True
 
+    @staticmethod
+    def priority_range() -> tuple[int, int]:
+        return 0, -5
+
     def __enter__(self) -> Stream:
         Streams.stack.append(Streams.now)
         Streams.now = self

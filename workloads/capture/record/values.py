@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
+from prestep.workloads.capture.record import sparse
 from prestep.workloads.routing import assumption, choices
 
 DEVICE = torch.device  # PyTorch's own, before another takes its name
@@ -83,6 +84,9 @@ def stand_in(tensor: torch.Tensor) -> torch.Tensor:
     """A real tensor on the host in place of one whose values nobody knows."""
     if tensor.dtype == torch.bool:
         return _noes(tensor)
+    if sparse.is_sparse(tensor):
+        shape, layout = tuple(tensor.shape), tensor.layout
+        return torch.zeros(shape, dtype=tensor.dtype, layout=layout, device="cpu")
     return _alike(tensor, torch.ones((), dtype=tensor.dtype, device="cpu"))
 
 
