@@ -136,10 +136,10 @@ def test_a_gpu_computes_the_formats_of_its_file_and_no_others(name: str) -> None
     gpu = load_gpu(name)
     lacking = [dtype for dtype in DTYPE_BYTES if dtype not in gpu.peak]
     for dtype in set(DTYPE_BYTES) - set(lacking):
-        assert gpu.in_step(Kernel("gemm", (256, 256, 256), dtype, "nt")) > 0
+        assert gpu.in_step(Kernel("aten mm", (256, 256, 256), dtype, "nt")) > 0
     for dtype in (each for each in lacking if not each.startswith("int")):
         for kernel in (
-            Kernel("gemm", (256, 256, 256), dtype, "nt"),
+            Kernel("aten mm", (256, 256, 256), dtype, "nt"),
             Kernel("aten _scaled_mm", (256, 256, 256), dtype, "nt", 1e5, 1e7),
         ):
             with pytest.raises(InputError, match="no units"):

@@ -130,18 +130,19 @@ def test_the_time_at_full_clock_undoes_what_the_meter_did(
         now += time
 
 
-def test_power_bounds_a_product_from_where_its_arithmetic_begins() -> None:
-    """20 us in which a counter is reset stay; of 100 us the other 80 take sqrt(1.2 / 0.8) times as long."""
+def test_power_bounds_products_and_nothing_else() -> None:
+    """100 us of a product take sqrt(1.2 / 0.8) times as long, those of another kernel do not."""
     step = timed(graph([[Op(work=100.0)]]), power=replace(POWER, budget=0.0))
-    ends = [execute(replace(step, hot=hot)).end[0][0] for hot in ({0: 20 * US}, {})]
+    hot = (frozenset({0}), frozenset[int]())
+    ends = [execute(replace(step, hot=which)).end[0][0] for which in hot]
     longer = [float(end[0]) - 102 * US for end in ends]
-    assert longer == pytest.approx([80 * US * (1.5**0.5 - 1), 0.0], abs=1e-12)
+    assert longer == pytest.approx([100 * US * (1.5**0.5 - 1), 0.0], abs=1e-12)
 
 
 def test_calibration_shortens_long_dense_runs_of_products_and_nothing_else() -> None:
     """Of 60 ms of products the first 25 ms stay, the others are shortened; a short product and other kernels stay."""
     product, add = (
-        Kernel("gemm", (4096, 4096, 4096), layout="nt"),
+        Kernel("aten mm", (4096, 4096, 4096), layout="nt"),
         Kernel("aten add", (1 << 20,), bytes=6.0 * (1 << 20)),
     )
     calls = [Call(product, 1e-3, False, 1, i * 1e-3) for i in range(60)]
@@ -156,7 +157,7 @@ def test_calibration_shortens_long_dense_runs_of_products_and_nothing_else() -> 
 def test_only_products_of_sixteen_bits_that_fill_the_gpu_are_hot() -> None:
     """Additions, small products and fp8, whose factor of sustained load has it, do not draw beyond the limit."""
     gpu = load("h200")
-    large = Kernel("gemm", (4096, 4096, 4096), layout="nt")
+    large = Kernel("aten mm", (4096, 4096, 4096), layout="nt")
     assert gpu.hot(large)
     assert not gpu.hot(Kernel("aten add", (1 << 26,), bytes=6.0 * (1 << 26)))
     assert not gpu.hot(replace(large, shape=(64, 64, 64)))

@@ -146,7 +146,7 @@ def play(
     ]
     graph = OpGraph(
         tuple(columns),
-        tuple(Kernel("gemm", (number + 1,)) for number in range(len(kernels))),
+        tuple(Kernel("aten mm", (number + 1,)) for number in range(len(kernels))),
         tuple(comms),
         streams=(),
         phases=("step",),

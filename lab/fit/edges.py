@@ -1,24 +1,23 @@
-"""`python -m lab.fit.edges`: what `lab/cases/aten` adds to the kernel tables of an H200.
+"""`python -m lab.fit.edges`: the share of the memory's speed that an H200's products reach.
 
-Traces of steps have no products of few rows. Cases of the family `mm_rows` do; those held out are left out, and rows of
-traces stay as they are. The share of the memory's speed that products reach is fitted again with the new rows; the
-other constants of tiles are those of the traces.
+Traces of steps have no products of few rows. Cases of the family `mm_rows` of `lab/cases/aten` do; those held out are
+left out. The other constants of tiles are those of the traces.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict
+from collections.abc import Iterator
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from lab.aten import cases
-from lab.fit.kernels import gemm_loss, write_rows
+from lab.fit.kernels import gemm_loss
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.gpu_files import HARDWARE
-from prestep.sim.costs.tables import Row, read_rows
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.costs.tables import Row
+from prestep.sim.graph.kernel import plain_product
 
 SOURCE = "aten"
 NOISE = 0.05  # cold and warm L2 differ by more, of which a step has something between
@@ -32,30 +31,15 @@ def rows(gpu: str) -> Iterator[Row]:
     Examples
     --------
     >>> sorted({row.kernel.kind for row in rows("h200")})
-    ['gemm']
+    ['aten mm']
     """
     for case in cases.read(cases.FOLDER / f"{gpu}.jsonl.gz"):
         if case.held_out or case.kernels[0].dtype.rstrip(">") != DTYPE:
             continue
         if case.family == "mm_rows":
             kernel = case.kernels[0]
-            product = Kernel("gemm", kernel.shape, DTYPE, kernel.layout)
+            product = plain_product(replace(kernel, dtype=DTYPE))
             yield Row(product, case.seconds, NOISE, 1, SOURCE)
-
-
-def merged(old: Iterable[Row], new: Iterable[Row]) -> list[Row]:
-    """The table with the new rows in place of those of an earlier run."""
-    kept = [row for row in old if row.source != SOURCE]
-    return sorted(
-        [*kept, *new],
-        key=lambda row: (
-            row.kernel.kind,
-            row.kernel.layout,
-            row.kernel.dtype,
-            row.kernel.shape,
-            row.kernel.bytes,
-        ),
-    )
 
 
 def memory_share(table: list[Row], gpu: Gpu) -> float:
@@ -68,14 +52,12 @@ def memory_share(table: list[Row], gpu: Gpu) -> float:
 
 
 def main() -> None:
-    """Writes the rows and the share."""
+    """Writes the share."""
     name = "h200"
-    gpu, table = load_gpu(name), HARDWARE / f"{name}-kernels.csv"
-    both = merged(read_rows(table), rows(name))
-    write_rows(table, both)
-    share = memory_share(both, gpu)
+    table = [*rows(name)]
+    share = memory_share(table, load_gpu(name))
     _write_share(HARDWARE / f"{name}-fitted.toml", share)
-    print(f"{len(both)} rows, memory_efficiency {share}")
+    print(f"{len(table)} rows, memory_efficiency {share}")
 
 
 def _write_share(path: Path, share: float) -> None:

@@ -128,7 +128,7 @@ def at_full_clock(calls: list[Call], power: Power | None) -> list[Call]:
 def is_product(call: Call) -> bool:
     """Whether the clock of a product counts: it fills the GPU."""
     return (
-        call.kernel.kind in gemm.KINDS
+        gemm.is_tiled(call.kernel)
         and call.kernel.dtype != "fp32"
         and call.duration > FILLS_ABOVE
     )

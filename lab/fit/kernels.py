@@ -76,9 +76,7 @@ def gemm_loss(rows: list[Row], gpu: Gpu) -> Callable[[dict[str, float]], float]:
 
     Absolute errors count besides squared ones: now and then cuBLAS chooses a kernel that takes half as long again.
     """
-    mine = [
-        row for row in rows if row.kernel.kind == "gemm" and row.kernel.dtype == "bf16"
-    ]
+    mine = [row for row in rows if row.kernel.is_product and row.kernel.dtype == "bf16"]
     tiles = _Tiles(mine, gpu)
     durations = np.array([row.duration for row in mine])
     weights = 1.0 / (np.array([row.noise for row in mine]) ** 2 + 0.05**2)

@@ -24,7 +24,7 @@ from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.kinds import work
 from prestep.sim.costs.library_families import PRODUCTS
 from prestep.sim.costs.library_table import Library
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import product
 
 LONG = 100e-6  # s at peak: shorter products are starts and tails, not clocks
 #: Share of the power limit from which on a product is slowed by it.
@@ -89,7 +89,7 @@ def _over_steps(gpu: Gpu, dtype: str, stack: Stack) -> Iterator[float]:
     stacks = {f"products_{dtype}": stack}
     steps = LibrarySteps(gpu.name, stacks, gpu.roofline, gpu.tile_time)
     for row in rows_of(gpu.name, "gemm", LOADED[gpu.name, dtype], published())[dtype]:
-        kernel = Kernel("gemm", row.kernel.shape, dtype, row.kernel.layout)
+        kernel = product(row.kernel.shape, dtype, row.kernel.layout)
         if work(kernel)[0] / gpu.peak[dtype] > LONG:
             yield row.seconds / steps.forward(kernel)
 

@@ -38,10 +38,9 @@ from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
 from prestep.sim.costs.library_table import Library, LibraryTable
 from prestep.sim.costs.spreads import widths
 from prestep.sim.costs.tables import read_operations
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, plain_product, product
 
 SOURCE, KERNEL = "trtllm/1.3.0rc20", "torch_flow"
-IN_SITU = 0.05  # noise of rows from steps; others were timed alone
 SHORTEST = 10e-6  # s: shorter kernels are starts, which a call hides
 LONGEST = 1e-3  # s: longer calls repeat until power lowers the clock
 PARTS = 3  # one of so many shapes is held out
@@ -69,7 +68,7 @@ class Pair:
     @property
     def rearranged(self) -> bool:
         """Whether a call reads its elements before the kernel does: to quantize or to rotate them."""
-        return self.kernel.kind != "gemm" or self.kernel.dtype != "bf16"
+        return not self.kernel.is_product or self.kernel.dtype != "bf16"
 
     @property
     def held_out(self) -> bool:
@@ -111,9 +110,19 @@ def steps_of(gpu: str, kind: str) -> list[tuple[Kernel, float]]:
     return [
         (row.kernel, row.duration)
         for row in rows_of(gpu)
-        if row.kernel.kind == kind
-        and row.kernel.dtype == "bf16"
-        and (kind != "gemm" or row.noise < IN_SITU)
+        if row.kernel.kind == kind and row.kernel.dtype == "bf16"
+    ]
+
+
+def products_of(gpu: str) -> list[tuple[Kernel, float]]:
+    """Products in bf16 whose rows lie well, and their seconds."""
+    path = aten_of(gpu)
+    assert path is not None
+    return [
+        (plain_product(row.kernel), row.seconds)
+        for row in read_operations(path)
+        if row.kernel.kind == "aten mm" and row.kernel.dtype == "bf16"
+        if row.kernel.layout in ("nt", "nn", "tn")
     ]
 
 
@@ -125,7 +134,7 @@ def scaled(gpu: str) -> list[tuple[Kernel, float]]:
     path = aten_of(gpu)
     assert path is not None
     return [
-        (Kernel("gemm", row.kernel.shape[-3:], "fp8", "nt"), row.seconds)
+        (product(row.kernel.shape[-3:], "fp8"), row.seconds)
         for row in read_operations(path)
         if row.kernel.kind == "aten _scaled_mm" and row.kernel.dtype == "fp8"
         if not row.kernel.layout.endswith(aten.FAST)
@@ -208,7 +217,7 @@ def errors(constants: dict[str, Constants], of: Sequence[Pair]) -> np.ndarray:
 def measured_pairs() -> dict[str, list[Pair]]:
     """By family and format, what both have of it."""
     return {
-        "products_bf16": pairs(PRODUCTS, "h200", "bf16", steps_of("h200", "gemm")),
+        "products_bf16": pairs(PRODUCTS, "h200", "bf16", products_of("h200")),
         "products_fp8": [
             pair
             for gpu in ("h100", "h200")

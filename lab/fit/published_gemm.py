@@ -28,7 +28,7 @@ from prestep.sim.costs.gpu import HARDWARE, Gpu, load
 from prestep.sim.costs.kinds import work
 from prestep.sim.costs.tables import Kriged, Row
 from prestep.sim.costs.terms import GEMM_AXES
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, product
 
 LENGTH = 2.0  # octaves, as on H200
 
@@ -149,7 +149,7 @@ def _median(
     """Median of measured times of long products over those of a burst, and their number."""
     ratios = []
     for row in rows:
-        kernel = Kernel("gemm", row.kernel.shape, dtype, "nt")
+        kernel = product(row.kernel.shape, dtype)
         if work(kernel)[0] / load(row.gpu).peak[dtype] > LONG:
             ratios.append(row.seconds / time(kernel))
     return float(np.median(ratios)), len(ratios)

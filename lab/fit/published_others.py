@@ -32,7 +32,7 @@ def other_rows(gpus: Sequence[str], rows: Sequence[Published]) -> list[Row]:
     grouped: dict[Kernel, list[float]] = {}
     for row in rows:
         added = row.accumulate or row.kernel.layout != "tn"
-        if row.gpu in gpus and row.kernel.kind != "gemm" and added:
+        if row.gpu in gpus and not row.kernel.is_product and added:
             grouped.setdefault(row.kernel, []).append(row.seconds)
     return [
         Row(kernel, float(np.mean(t)), NOISE, len(t), " ".join(gpus))

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prestep.sim.costs.gpu import HARDWARE
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.costs.terms import group
+from prestep.sim.graph.kernel import Kernel, product
 
 # Start of a GEMM as steps see it (floor of the H200's fit to traces), s; what a serving stack's call takes beyond it is
 # the stack's and is taken off.
@@ -110,9 +111,8 @@ def _flash(gpu: str, row: dict[str, str]) -> Published:
 
 def _gemm(fields: dict[str, str], dtype: str) -> tuple[Kernel, float]:
     m, n, k = (int(fields[name]) for name in "mnk")
-    return Kernel(
-        "gemm", (m, n, k), dtype, LAYOUTS[fields.get("layout", "TN")]
-    ), 2.0 * m * n * k
+    layout = LAYOUTS[fields.get("layout", "TN")]
+    return product((m, n, k), dtype, layout), 2.0 * m * n * k
 
 
 def _grouped(fields: dict[str, str], dtype: str) -> tuple[Kernel, float]:
@@ -157,6 +157,6 @@ def rows_of(
     """Rows of one GPU, kind and source by number format."""
     by_format: dict[str, list[Published]] = {}
     for row in rows:
-        if (row.gpu, row.kernel.kind, row.source) == (gpu, kind, source):
+        if (row.gpu, group(row.kernel)[0], row.source) == (gpu, kind, source):
             by_format.setdefault(row.kernel.dtype, []).append(row)
     return by_format

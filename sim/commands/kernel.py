@@ -68,9 +68,11 @@ def _asked(
     if kind.startswith("aten."):
         name = kernels.PREFIX + kind.split(".")[1]
     asked = kernels.Kernel(name, shape, dtype, layout)
+    if name == kernels.GEMM:
+        name, asked = "aten mm", kernels.product(shape, dtype, layout)
     if not asked.is_product:
         return asked
-    if name in (kernels.GEMM, "aten mm"):
+    if name == "aten mm":
         asked = kernels.product(shape, dtype, layout)
     return asked if layout else replace(asked, layout="nt")
 

@@ -22,13 +22,16 @@ from prestep.sim.graph.kernel import (
     CHUNKS,
     TENSORS,
     Kernel,
+    plain_product,
 )
+from prestep.sim.graph.kernel import PRODUCTS as OF_TWO
+from prestep.sim.graph.kernel import product as product_of
 
 #: The kind that stands for all operations over elements.
 STREAM = "aten stream"
 #: Kinds that run as another does, where they have no rows themselves.
 LIKE = {
-    "aten addmm": "aten mm",
+    **dict.fromkeys(("aten addmm", "aten addmm_", "aten _addmm_activation"), "aten mm"),
     "aten baddbmm": "aten bmm",
     "aten addbmm": "aten bmm",
     "aten _safe_softmax": "aten _softmax",
@@ -38,10 +41,7 @@ LIKE = {
     "aten flex_attention": "aten _scaled_dot_product_flash_attention",
     "aten flex_attention_backward": "aten _scaled_dot_product_flash_attention_backward",
 }
-PRODUCTS = (
-    *("aten mm", "aten addmm", "aten bmm", "aten baddbmm"),
-    *("aten _scaled_mm", "aten _grouped_mm"),
-)
+PRODUCTS = (*OF_TWO, "aten bmm", "aten baddbmm", "aten _grouped_mm")
 #: Types that run at the same speed, where one has no rows.
 ALIKE = {"fp16": "bf16", "bf16": "fp16", "int32": "fp32", "fp32": "int32"}
 #: Types of products and attention that CUDA cores compute: how rows of others lie in memory says nothing of them. FP64
@@ -228,7 +228,7 @@ class Base:
         out = GATES.get(kernel.layout, 1) * width
 
         def product(*shape: int) -> float:
-            return self._product(Kernel("gemm", shape, kernel.dtype, "nt"))
+            return self._product(product_of(shape, kernel.dtype))
 
         whole = 3 if kernel.kind.endswith("backward") else 1
         of_inputs = whole * product(steps * batch, out, inputs)
@@ -364,7 +364,9 @@ def is_by_vector(kernel: Kernel) -> bool:
 
 def _as_gemm(kernel: Kernel) -> Kernel:
     """The product as tiles know it, which moves every operand once."""
-    kind = "gemm" if len(kernel.shape) == 3 else without_bias(kernel).kind
+    if kernel.is_product:
+        return plain_product(kernel)
+    kind = without_bias(kernel).kind
     return Kernel(kind, kernel.shape, kernel.dtype, kernel.layout[:2])
 
 

@@ -120,10 +120,6 @@ class ChangedGpu(Gpu):
         """The SMs' highest clock over the model's."""
         return self._speed.clock
 
-    def running(self, kernel: Kernel) -> float:
-        """As the model's, at this speed."""
-        return self.at_speed(kernel, self.model.running(kernel))
-
     def sustained(self, kernel: Kernel) -> float:
         """What long load takes of a kernel's arithmetic, as on the model; less where memory is slower than that now.
 

@@ -19,10 +19,10 @@ from prestep.sim.costs.estimators.chain import STAND_INS
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.kinds import STREAM_PASSES, work
 from prestep.sim.costs.tables import NEAR, Row, Scattered
-from prestep.sim.graph.kernel import PREFIX, STATED, Kernel
+from prestep.sim.graph.kernel import GEMM, PREFIX, STATED, Kernel
 
 # Octaves over which corrections stay alike: of products, whose sizes choose another kernel of the library, and others.
-LENGTH = {"gemm": 1.0}
+LENGTH = {GEMM: 1.0}
 DEFAULT_LENGTH = 3.0
 # Standard deviation of the logarithm of a shape's time over factor and known GPU, its own tables or lent ones. Chosen
 # with the held-out rows of three measurements in view (1, 4 H200, 1 H100), whose error hardly depends on it.
@@ -54,7 +54,7 @@ class Correction(Scattered):
 def position(kernel: Kernel) -> tuple[float, ...]:
     """Where a kernel lies among others of its table, in octaves."""
     kind = terms.group(kernel)[0]
-    if kind == "gemm":
+    if kind == GEMM:
         return terms.GEMM_AXES(kernel)
     if kind.startswith(PREFIX):
         return positions.axes(kernel)

@@ -1,8 +1,8 @@
-"""Products and attention in two vocabularies: that of models ("gemm") and that of PyTorch ("aten mm").
+"""Attention in two vocabularies: that of models ("attention_fwd") and that of PyTorch.
 
-In a step power bounds products and attention, in short runs of one operation it does not: the rows of models' kernels
-are of steps, those of operations are not (`Gpu.in_step`). So a captured program and a model described by its sizes take
-the same time, whichever of the two was measured on a GPU.
+In a step power bounds attention, in short runs of one operation it does not: the rows of models' kernels are of steps,
+those of operations are not (`Gpu.in_step`). So a captured program and a model described by its sizes take the same
+time, whichever of the two was measured on a GPU.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import math
 from dataclasses import dataclass, replace
 
 from prestep.sim.costs.estimators.attention import LATENT
-from prestep.sim.costs.kinds import DTYPE_BYTES, work
-from prestep.sim.graph.kernel import COUNTED_ABOVE, GEMM, PREFIX, PRODUCTS, Kernel
+from prestep.sim.costs.kinds import work
+from prestep.sim.graph.kernel import PREFIX, Kernel
 
 CUDNN = "_scaled_dot_product_cudnn_attention"
 ATTENTION = {
@@ -24,14 +24,12 @@ ATTENTION = {
 #: Libraries of which models have kernels; the others are read beside cuDNN's.
 OWN_LIBRARIES = (CUDNN, "_scaled_dot_product_flash_attention")
 BACKWARD = "_backward"
-KINDS = (
-    dict.fromkeys(PRODUCTS, GEMM)
-    | {name: f"{kind}_fwd" for name, kind in ATTENTION.items()}
-    | {f"{name}{BACKWARD}": f"{kind}_bwd" for name, kind in ATTENTION.items()}
-)
-#: The kernel that resets the counter of a product's tiles; cuDNN's attention has one, too.
+KINDS = {name: f"{kind}_fwd" for name, kind in ATTENTION.items()} | {
+    f"{name}{BACKWARD}": f"{kind}_bwd" for name, kind in ATTENTION.items()
+}
+#: The kernel that resets a counter of cuDNN's attention.
 RESET = Kernel("memset", (4,), bytes=4.0)
-#: Formats of which the tables of models have rows; of products all formats have a tile model.
+#: Formats of which the tables of models have rows.
 TABLED = ("bf16", "fp16")
 
 
@@ -62,8 +60,8 @@ def kind_in_models(kernel: Kernel) -> str:
 
     Examples
     --------
-    >>> kind_in_models(Kernel("aten mm", (8, 8, 8)))
-    'gemm'
+    >>> kind_in_models(Kernel("aten flex_attention", (8, 8, 8)))
+    'attention_fwd'
     >>> kind_in_models(Kernel("aten tanh", (8,)))
     'tanh'
     """
@@ -82,31 +80,17 @@ def in_models(
 
     Examples
     --------
-    >>> in_models(Kernel("aten addmm", (4096, 1024, 512), layout="nt_odd")).main
-    Kernel(kind='gemm', shape=(4096, 1024, 512), dtype='bf16', layout='nt', bytes=0.0, flops=0.0, reserved=0)
+    >>> in_models(Kernel("aten flex_attention", (1, 8, 8, 512, 512, 64), layout="causal")).main.kind
+    'attention_fwd'
     """
     if not kernel.kind.startswith(PREFIX):
         return None
     name = kernel.kind.removeprefix(PREFIX)
-    if name in PRODUCTS:
-        return _product(kernel)
     if kernel.dtype not in TABLED:
         return None
     if (library := name.removesuffix(BACKWARD)) in ATTENTION:
         return _attention(library, kernel, libraries)
     return None
-
-
-def _product(kernel: Kernel) -> InModels | None:
-    """Of a product of two matrices."""
-    shape = kernel.shape
-    if len(shape) != 3 or kernel.dtype not in DTYPE_BYTES:
-        return None
-    layout, reserved = kernel.layout[:2], kernel.reserved
-    same = Kernel(GEMM, shape, kernel.dtype, layout, reserved=reserved)
-    if shape[0] * shape[1] > COUNTED_ABOVE and kernel.dtype in TABLED:
-        return InModels((RESET, same))
-    return InModels((same,))
 
 
 def _attention(

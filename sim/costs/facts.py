@@ -17,6 +17,7 @@ from prestep.sim.costs.estimators.optimizer import Adamw
 from prestep.sim.costs.gemm import SAME, TileModel
 from prestep.sim.costs.kinds import DTYPE_BYTES, KINDS, SCANS
 from prestep.sim.costs.power import Power
+from prestep.sim.graph.kernel import GEMM
 from prestep.sim.schema import Items, Number, Schema, Table, Text
 
 #: The second part of a table's name in [terms].
@@ -275,7 +276,7 @@ class GpuFacts:
     correction: Mapping[str, Correction] = fact(
         Table(
             dict.fromkeys(
-                ("default", *KINDS), schema.all_of(("length", "spread"), POSITIVE)
+                ("default", GEMM, *KINDS), schema.all_of(("length", "spread"), POSITIVE)
             )
         ),
         _corrections,

@@ -120,8 +120,11 @@ def of_dtype(tiles: Mapping[str, TileModel], dtype: str) -> TileModel | None:
 
 # Rows of a tile of grouped products, and how deep a part of its sum is (CUTLASS on Hopper: 128 x 256 x 64).
 ROWS, DEPTH = 128, 64
-# Kinds that are priced by their tiles where nobody measured them.
-KINDS = ("gemm", *GROUPS)
+
+
+def is_tiled(kernel: Kernel) -> bool:
+    """Whether a kernel is priced by its tiles where nobody measured it: products, also of groups."""
+    return kernel.is_product or kernel.kind in GROUPS
 
 
 def products(kernel: Kernel) -> tuple[int, tuple[int, int, int]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,11 +19,11 @@ from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.estimators.table import KernelTables
 from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
-from prestep.sim.costs.kinds import check, work
+from prestep.sim.costs.kinds import DTYPE_BYTES, check, work
 from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
 from prestep.sim.costs.tables import REACH, Row, read_operations
 from prestep.sim.extras import lazily
-from prestep.sim.graph.kernel import GROUPS, PREFIX, Kernel
+from prestep.sim.graph.kernel import GROUPS, PREFIX, Kernel, plain_product
 
 with lazily():
     from prestep.sim.costs.estimators import sibling
@@ -208,13 +207,21 @@ class Gpu:
         time = self._times.get(kernel)
         if time is None:
             check(kernel)
-            link = self.link(kernel)
-            if link.final:
-                time = link.seconds(kernel)
-            else:
-                time = padding.filled_up(self, kernel, self.alone)
-            self._times[kernel] = time
+            time = self._times[kernel] = self._lent(self._plain(kernel))
         return time
+
+    def _lent(self, kernel: Kernel) -> float:
+        link = self.link(kernel)
+        if link.final:
+            return link.seconds(kernel)
+        return padding.filled_up(self, kernel, self.alone)
+
+    def _plain(self, kernel: Kernel) -> Kernel:
+        """The kernel whose time counts: of a product that the GPU has no operations of, the product alone."""
+        named = kernel.is_product and kernel.dtype in DTYPE_BYTES
+        if not named or len(kernel.shape) != 3 or self.surface(kernel) is not None:
+            return kernel
+        return plain_product(kernel)
 
     def alone(self, kernel: Kernel) -> float:
         """Seconds by the chain, no less than the limits allow; they may fall where sizes grow (`duration`)."""
@@ -227,14 +234,8 @@ class Gpu:
         )
 
     def running(self, kernel: Kernel) -> float:
-        """Seconds for which the CUDA kernels of an operation run, without the pauses between them.
-
-        Operands that repeat within an operation may be read faster than its bytes say: no roofline bounds measured
-        ones.
-        """
-        if self.surface(kernel) is None:
-            return self.duration(kernel)
-        return max(padding.filled_up(self, kernel, self._by_operations), self.floor)
+        """Seconds for which the CUDA kernels of an operation run, without the pauses between them."""
+        return max(self.duration(kernel) - self.pauses(kernel), self.floor)
 
     def pauses(self, kernel: Kernel) -> float:
         """Seconds between the CUDA kernels of an operation that has rows; 0 for others."""
@@ -245,11 +246,15 @@ class Gpu:
         surface = self.surface(kernel)
         return 0 if surface is None else surface[0].starts(kernel) - 1
 
-    def _by_operations(self, kernel: Kernel) -> float:
-        """Seconds by its own table: a vector that is filled up to a matrix is read where matrices are."""
+    def by_operations(self, kernel: Kernel) -> float:
+        """Seconds by rows of operations, with the pauses between the CUDA kernels that the nearest row launches.
+
+        A vector that is filled up to a matrix is read where matrices are. Operands that repeat within an operation may
+        be read faster than its bytes say: no roofline bounds measured ones.
+        """
         surface = self.surface(kernel)
         assert surface is not None
-        return surface[0].seconds(kernel)
+        return max(surface[0].seconds(kernel), self.floor) + self.pauses(kernel)
 
     def tile_time(self, kernel: Kernel) -> float:
         """Seconds of a product by the tile model alone, without what rows near it say."""
@@ -270,7 +275,7 @@ class Gpu:
         basis = self._bases.get(kernel)
         if basis is None:
             check(kernel)
-            basis = self._bases[kernel] = self._basis(kernel)
+            basis = self._bases[kernel] = self._basis(self._plain(kernel))
         return basis
 
     def _basis(self, kernel: Kernel) -> Basis:
@@ -306,6 +311,7 @@ class Gpu:
         `together`: other GPUs of the host work too. `cuda`: the release of CUDA whose cuBLAS multiplies.
         """
         check(kernel)
+        kernel = self._plain(kernel)
         if (stepped := self._in_steps(kernel)) is not None:
             beside = stepped.beside
             apart = self.duration(kernel) / self.duration(beside) if beside else 1.0
@@ -323,20 +329,12 @@ class Gpu:
     def _in_steps(self, kernel: Kernel) -> InModels | None:
         """Returns the traced kernels that price an operation in a step, even where the operation itself was measured.
 
-        Models' tables are of traced steps, where power bounds products and attention. Products that fill no GPU draw
-        less and stay; models have few in batches. Of attention steps have cuDNN's: another library's is slowed by the
-        clock as that is.
+        Models' tables are of traced steps, where power bounds attention. Steps have cuDNN's: another library's is
+        slowed by the clock as that is.
         """
         if self.surface(kernel) is None:
             return in_models(kernel)
-        reading = in_models(kernel, libraries=(CUDNN,))
-        if reading is None or not aten.is_product(kernel):
-            return reading
-        if reading.main.kind != "gemm" or not self.hot(kernel):
-            return None
-        # A bias is an epilogue: it takes as much longer in a step as alone.
-        plain = aten.without_bias(kernel)
-        return reading if plain == kernel else replace(reading, beside=plain)
+        return in_models(kernel, libraries=(CUDNN,))
 
     def _before(self, stepped: InModels) -> float:
         """Seconds of the kernels before the main one, with the pauses behind them."""
@@ -348,29 +346,23 @@ class Gpu:
 
     def hot(self, kernel: Kernel) -> bool:
         """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
-        reading = self.reading(kernel)
-        kernel = kernel if reading is None else reading.main
         if (
             self.power is None
-            or not (kernel.kind in gemm.KINDS or aten.is_product(kernel))
+            or not (gemm.is_tiled(kernel) or aten.is_product(kernel))
             or gemm.SAME.get(kernel.dtype, kernel.dtype) != "bf16"
         ):
             return False
         duration = self.duration(kernel)
-        if aten.is_product(kernel):
-            least = BUSY_ABOVE * self.peak["bf16"] * duration
-            return duration > FILLS_ABOVE and work(kernel)[0] > least
-        return duration > FILLS_ABOVE
+        least = BUSY_ABOVE * self.peak["bf16"] * duration
+        return duration > FILLS_ABOVE and work(kernel)[0] > least
 
-    def hot_among(self, kernels: Sequence[object]) -> dict[int, float]:
-        """Those that draw more than the power limit, by index: seconds in a step before their arithmetic begins."""
-        hot = [
-            (i, k)
-            for i, k in enumerate(kernels)
-            if isinstance(k, Kernel) and self.hot(k)
-        ]
-        stepped = [(i, self._in_steps(kernel)) for i, kernel in hot]
-        return {i: self._before(parts) if parts else 0.0 for i, parts in stepped}
+    def hot_among(self, kernels: Sequence[object]) -> frozenset[int]:
+        """Indices of those that draw more than the power limit."""
+        return frozenset(
+            index
+            for index, kernel in enumerate(kernels)
+            if isinstance(kernel, Kernel) and self.hot(kernel)
+        )
 
 
 def load(name: str, folder: Path | None = None) -> Gpu:

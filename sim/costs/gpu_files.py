@@ -16,6 +16,7 @@ from prestep.sim.costs.generation import Generation
 from prestep.sim.costs.spreads import widths
 from prestep.sim.costs.tables import Row, read_rows
 from prestep.sim.errors import InputError, Mistake, unknown
+from prestep.sim.graph.kernel import PRODUCTS
 
 HARDWARE = Path(__file__).parent / "hardware"
 #: Ends of names of the files beside a GPU's facts.
@@ -26,7 +27,7 @@ STEP_ERRORS = HARDWARE / "step-errors.csv"
 LEAST = 20  # steps without which errors say nothing
 #: The kernels that take most of the step of a kind of model; smaller ones could be far off unnoticed.
 MODELS = {
-    "gemm": "transformer",
+    **dict.fromkeys(PRODUCTS, "transformer"),
     "attention_fwd": "transformer",
     "attention_bwd": "transformer",
     "aten _grouped_mm": "experts",

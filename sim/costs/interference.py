@@ -73,13 +73,9 @@ class Beside:
         """
         if channels <= 0:
             return 1.0
-        kernel = model_kernel(kernel)
-        if kernel.kind == "gemm":
-            return max(
-                1.0,
-                self._gemm(kernel, min(channels, sms - 1), sms)
-                / self._throttle(kernel, alone),
-            )
+        if kernel.is_product:
+            lost = self._gemm(kernel, min(channels, sms - 1), sms)
+            return max(1.0, lost / self._throttle(kernel, alone))
         factor = self.known(kernel)
         if factor is None:
             factor = self.default
@@ -99,7 +95,8 @@ class Beside:
         if (
             not self.streaming
             or not isinstance(kernel, Kernel)
-            or model_kernel(kernel).kind in ("gemm", "spin")
+            or kernel.is_product
+            or kernel.kind == "spin"
         ):
             return self.communication
         return self.streaming if work(kernel)[1] >= STREAM else self.communication
@@ -191,5 +188,5 @@ def laid_over(rows: Mapping[str, Any]) -> Beside:
 
 def is_known(kernel: Kernel) -> bool:
     """Whether a kernel's slowdown beside communication was measured or follows from its tiles."""
-    kind = model_kernel(kernel).kind
-    return kind in ("gemm", "spin") or BUNDLED.known(kernel) is not None
+    certain = kernel.is_product or kernel.kind == "spin"
+    return certain or BUNDLED.known(kernel) is not None

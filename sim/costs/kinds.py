@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from prestep.sim.costs import gemm
 from prestep.sim.errors import InputError, did_you_mean
-from prestep.sim.graph.kernel import GEMM, PREFIX, STATED, Kernel
+from prestep.sim.graph.kernel import PREFIX, PRODUCTS, STATED, Kernel
 
 # Scales included: fp8_block has an fp32 for 128 elements (DeepSeek-V3's activations), mxfp8 a byte for 32 (OCP MX),
 # nvfp4 a byte for 16.
@@ -177,9 +177,7 @@ SCANS = {
 KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     **dict.fromkeys(STREAM_PASSES, ("elements", _stream)),
     **dict.fromkeys(ROW_PASSES, ("rows, columns", _stream)),
-    **dict.fromkeys(
-        (GEMM, "aten mm", "aten addmm", "aten _scaled_mm"), ("m, n, k", _product)
-    ),
+    **dict.fromkeys(PRODUCTS, ("m, n, k", _product)),
     "aten bmm": ("batch, m, n, k", _product),
     "aten _grouped_mm": ("experts, m, n, k", _product),
     **{

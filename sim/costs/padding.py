@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from prestep.sim.costs import gemm
 from prestep.sim.costs.kinds import STREAM_PASSES
-from prestep.sim.graph.kernel import GROUPS, Kernel
+from prestep.sim.graph.kernel import GROUPS, PRODUCTS, Kernel
 
 if TYPE_CHECKING:
     from prestep.sim.costs.gpu import Gpu
@@ -30,12 +30,10 @@ PRODUCT_STEPS, OTHER_STEPS = 8, 4
 GROWN = 1.3
 #: Largest size looked at.
 LARGEST = 2**40
-#: Operations of which all sizes can be filled up.
-FILLED = ("aten mm", "aten _scaled_mm")
 #: Which sizes can be filled up; of kinds not listed, none.
 AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(STREAM_PASSES, (0,)),
-    "gemm": (0, 1, 2),
+    **dict.fromkeys(PRODUCTS, (0, 1, 2)),
     **dict.fromkeys(GROUPS, (1, 2, 3)),
     **dict.fromkeys(("attention_fwd", "attention_bwd"), (0, 3)),
 }
@@ -46,14 +44,14 @@ def axes(kernel: Kernel) -> tuple[int, ...]:
 
     Examples
     --------
-    >>> axes(Kernel("gemm", (192, 8192, 8192), "bf16", "nt"))
+    >>> axes(Kernel("aten mm", (192, 8192, 8192), "bf16", "nt"))
     (0, 1, 2)
     """
     if "batch_norm" in kernel.kind or kernel.kind.startswith(BY_INDEX):
         # More channels are more blocks of threads, and a row's width chooses the kernel.
         return (0,)
     if kernel.kind.startswith(PREFIX) and kernel.kind not in AXES:
-        simple = len(kernel.shape) <= 2 or kernel.kind in FILLED
+        simple = len(kernel.shape) <= 2
         return tuple(range(len(kernel.shape))) if simple else ()
     return AXES.get(kernel.kind, ())
 
@@ -78,7 +76,7 @@ def _own_choice(gpu: Gpu, kernel: Kernel) -> bool:
     """
     if gpu.tables.in_step(kernel):
         return True
-    if kernel.kind in gemm.KINDS:
+    if gemm.is_tiled(kernel):
         _, shape = gemm.products(kernel)
         if gemm.unaligned(shape, kernel.layout, kernel.dtype):
             return True
@@ -116,8 +114,8 @@ def _larger(kernel: Kernel, axis: int) -> Iterator[Kernel]:
     size = kernel.shape[axis]
     if kernel.kind in GROUPS:  # weights do not grow with rows
         kernel = replace(kernel, bytes=0.0, flops=0.0)
-    product = kernel.kind in (*gemm.KINDS, *FILLED)
-    for grown in sizes_above(size, PRODUCT_STEPS if product else OTHER_STEPS):
+    steps = PRODUCT_STEPS if gemm.is_tiled(kernel) else OTHER_STEPS
+    for grown in sizes_above(size, steps):
         shape = (*kernel.shape[:axis], grown, *kernel.shape[axis + 1 :])
         times = grown / size
         yield replace(

@@ -10,9 +10,8 @@ from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.kinds import ATTENTIONS
 from prestep.sim.graph.kernel import Kernel
 
-#: Kinds whose time follows the SMs' clock, and which factor of `[sustained]` they have; "": that of their format.
+#: Kinds beside products whose time follows the SMs' clock, and which factor of `[sustained]` they have.
 CLOCKED = {
-    "gemm": "",
     **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), "grouped"),
     "attention_fwd": "attention",
     "attention_bwd": "attention",
@@ -29,7 +28,7 @@ def is_clocked(kernel: Kernel) -> bool:
     >>> is_clocked(Kernel("aten mm", (8, 8, 8))), is_clocked(Kernel("sum", (8,)))
     (True, False)
     """
-    return kind_in_models(kernel) in CLOCKED
+    return kernel.is_product or kind_in_models(kernel) in CLOCKED
 
 
 def sustained(facts: GpuFacts, limits: Roofline, kernel: Kernel) -> float:
@@ -45,7 +44,7 @@ def load_key(facts: GpuFacts, limits: Roofline, kernel: Kernel) -> str:
     """
     if not facts.sustained or not limits.arithmetic(kernel):
         return ""
-    own = CLOCKED.get(kind_in_models(kernel))
+    own = "" if kernel.is_product else CLOCKED.get(kind_in_models(kernel))
     if own is None:
         return ""
     keys = [own] if own else [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
@@ -60,7 +59,7 @@ def toolkit(facts: GpuFacts, kernel: Kernel, cuda: str) -> float:
     if kernel.kind in ATTENTIONS:
         over = facts.cuda_fp8 if is_fp8(kernel) else facts.cuda_attention
         return over[cuda].of(kernel) if cuda in over else 1.0
-    if cuda not in facts.cuda or kind_in_models(kernel) != "gemm":
+    if cuda not in facts.cuda or not kernel.is_product:
         return 1.0
     share, of_starts = facts.cuda[cuda]
     return share + of_starts / min(kernel.shape)

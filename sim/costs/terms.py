@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 
 from prestep.sim.costs import gemm
 from prestep.sim.costs.kinds import work
-from prestep.sim.graph.kernel import PREFIX, Kernel
+from prestep.sim.graph.kernel import GEMM, PREFIX, PRODUCTS, Kernel
 
 
 def group(kernel: Kernel) -> tuple[str, str, str]:
@@ -19,6 +19,8 @@ def group(kernel: Kernel) -> tuple[str, str, str]:
     kind, layout = ALIASES.get(kernel.kind, kernel.kind), kernel.layout
     if kind in POOLED:
         layout = ""  # names of functions (sim.costs.generated)
+    if kind == GEMM:
+        layout = layout[:2]  # without how rows lie, and of which type the result is
     return kind, layout, kernel.dtype
 
 
@@ -39,6 +41,7 @@ POOLED = {
 }
 # Kinds that run the same CUDA kernel as another, and the borrowed ones.
 ALIASES = BORROWED | {
+    **dict.fromkeys(PRODUCTS, GEMM),
     "flash2_attention_fwd": "attention_fwd",
     "flash2_attention_bwd": "attention_bwd",
 }
@@ -75,7 +78,7 @@ def _product_axes(kernel: Kernel) -> tuple[float, ...]:
 Group = tuple[str, str, str]
 Terms = Callable[[Kernel], tuple[float, ...]]
 
-# kind -> (terms, axes); "gemm" has its own base (gemm.py), streams are curves.
+# kind -> (terms, axes); products have their own base (gemm.py), streams are curves.
 LINEAR: dict[str, tuple[Terms, Terms]] = {
     **dict.fromkeys(("attention_fwd", "attention_bwd"), (_attention, _attention_axes)),
     "aten _grouped_mm": (_grouped, _product_axes),

@@ -69,8 +69,8 @@ class Timed:
         Transfers that are under way from the start and beside everything.
     power : Power or None
         The GPU's power limit: products among the kernels slow down when it is reached; None: it never is.
-    hot : mapping
-        Those products by index: seconds before their arithmetic begins, in which a counter is reset.
+    hot : frozenset
+        Indices of those products.
     limited : mapping
         Ranks whose GPU has another power limit or a lower clock: its limit, and what each kernel draws over it.
     budget : float or None
@@ -99,7 +99,7 @@ class Timed:
     exclusive: bool = True
     background: tuple[Plan, ...] = ()
     power: Power | None = None
-    hot: Mapping[int, float] = field(default_factory=dict)
+    hot: frozenset[int] = frozenset()
     limited: Mapping[int, Limited] = field(default_factory=dict)
     budget: float | None = None
     spent: frozenset[int] = frozenset()

@@ -190,14 +190,13 @@ class Stream:
         """Seconds of a kernel alone at the clock that the power limit allows; communication beside it comes on top."""
         now, channels = self.rank.env.now, self.rank.channels
         longer = self.slowdown(kernel, channels) if channels else 1.0
-        quiet = self.timed.hot.get(kernel, 0.0)  # it draws as in a pause
-        begin, busy = now + quiet, (duration - quiet) * longer
         if self.loads is not None:
             load = self.loads[kernel]
-            return quiet + meter.run(begin, busy, load.drawn, load.slowest) / longer
+            busy = duration * longer
+            return meter.run(now, busy, load.drawn, load.slowest) / longer
         if kernel in self.timed.hot:
-            return quiet + meter.product(begin, busy) / longer
-        meter.other(now, busy)
+            return meter.product(now, duration * longer) / longer
+        meter.other(now, duration * longer)
         return duration
 
     def _operations(self) -> list[_Operation]:

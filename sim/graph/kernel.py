@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 #: A kernel whose time the scenario says: its shape is nanoseconds.
 STATED = "stated"
 PREFIX = "aten "
 #: Operations that multiply two matrices.
-PRODUCTS = ("mm", "addmm", "addmm_", "_addmm_activation", "_scaled_mm")
-#: The kernel of such an operation, as tables of traced steps and traces have it.
+PRODUCTS = tuple(
+    PREFIX + name
+    for name in ("mm", "addmm", "addmm_", "_addmm_activation", "_scaled_mm")
+)
+#: What files call the table of all of them.
 GEMM = "gemm"
 #: Formats with scales, whose operands a step quantizes before; products of them are another operation.
 SCALED = ("fp8", "fp8_block", "mxfp8", "nvfp4")
@@ -19,7 +22,7 @@ GROUPS = ("aten _grouped_mm", "aten _scaled_grouped_mm")
 #: multi_tensor_apply: elements of a chunk, chunks and tensors of a launch (tensors by lists; PyTorch's source).
 CHUNK, CHUNKS, TENSORS = 65536, 320, (110, 64, 48, 36, 30)
 #: Elements of a product's result above which cuBLAS hands out its tiles by a counter, which a kernel of its own resets:
-#: seen above two tiles (256 x 128) for each SM of an H200. Tables of models have that kernel beside the product.
+#: seen above two tiles (256 x 128) for each SM of an H200.
 COUNTED_ABOVE = 2 * 132 * 256 * 128
 
 
@@ -58,8 +61,7 @@ class Kernel:
     @property
     def is_product(self) -> bool:
         """Whether it multiplies two matrices."""
-        name = self.kind.removeprefix(PREFIX)
-        return name in PRODUCTS or self.kind == GEMM
+        return self.kind in PRODUCTS
 
 
 def product(shape: tuple[int, ...], dtype: str = "bf16", layout: str = "nt") -> Kernel:
@@ -72,3 +74,17 @@ def product(shape: tuple[int, ...], dtype: str = "bf16", layout: str = "nt") -> 
     """
     name = "_scaled_mm" if dtype in SCALED else "mm"
     return Kernel(PREFIX + name, shape, dtype, layout)
+
+
+def plain_product(kernel: Kernel) -> Kernel:
+    """The product alone that an operation asks for: no bias, rows that lie well, its own bytes; others as they are.
+
+    Examples
+    --------
+    >>> plain_product(Kernel("aten addmm", (4096, 1024, 512), layout="nt_odd", bytes=9.0)).layout
+    'nt'
+    """
+    if not kernel.is_product:
+        return kernel
+    plain = product(kernel.shape, kernel.dtype, kernel.layout[:2])
+    return replace(plain, reserved=kernel.reserved)

@@ -183,7 +183,7 @@ def other_gpu(old: Gpu, new: Gpu, draft: Draft) -> Callable[[Node], float]:
             draft.notes[UNMATCHED] += not node.comms
             return 1.0
         kernel = kernel_of(node.op)
-        if kernel.kind == "gemm" and kernel.shape:
+        if kernel.is_product and kernel.shape:
             draft.notes[f"kernels rescaled by tables ({new.evidence(kernel)})"] += 1
             return new.duration(kernel) / old.duration(kernel)
         draft.notes["kernels rescaled by datasheet limits (datasheet)"] += 1
@@ -212,7 +212,7 @@ def shaped(kernel: Kernel) -> Kernel:
     """A matrix product of unknown shape as one that fills the GPU, for its slowdown by others."""
     return (
         replace(kernel, shape=FILLS)
-        if kernel.kind == "gemm" and not kernel.shape
+        if kernel.is_product and not kernel.shape
         else kernel
     )
 

@@ -108,7 +108,7 @@ def test_loading_a_gpu(benchmark: Any) -> None:
 
 def test_asking_for_a_kernel_again(benchmark: Any) -> None:
     """A kernel that was asked for before is remembered: the models are not asked again."""
-    gpu, kernel = load("h200"), Kernel("gemm", (4096, 2048, 2048), layout="nt")
+    gpu, kernel = load("h200"), Kernel("aten mm", (4096, 2048, 2048), layout="nt")
     first = gpu.duration(kernel)
     gpu.tables._models.clear()
     assert benchmark(gpu.duration, kernel) == first and not gpu.tables._models

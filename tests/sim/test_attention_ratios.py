@@ -85,7 +85,7 @@ def test_a_ratio_between_two_lengths_lies_between_theirs() -> None:
 
 def test_other_kernels_are_as_they_were() -> None:
     """A product in fp8 is no attention: widening leaves it alone."""
-    product = Kernel("gemm", (4096, 4096, 4096), "fp8", "nt")
+    product = Kernel("aten mm", (4096, 4096, 4096), "fp8", "nt")
     assert widened(product) == product
     flash2 = Kernel("flash2_attention_fwd", (1, 32, 8, 4096, 128))
     assert widened(replace(flash2, dtype="fp8")).dtype == "fp8"

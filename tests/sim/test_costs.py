@@ -14,8 +14,8 @@ from prestep.sim.costs import Kernel, load_gpu
 from prestep.sim.costs.estimators import scans
 from prestep.sim.costs.gpu import HARDWARE, load
 from prestep.sim.costs.kinds import KINDS, STREAM_PASSES
-from prestep.sim.costs.tables import Curve, Kriged, Row, read_rows
-from prestep.sim.costs.terms import LINEAR, group
+from prestep.sim.costs.tables import Curve, Row, read_rows
+from prestep.sim.costs.terms import LINEAR
 from prestep.sim.errors import InputError
 from tests.sample import together
 
@@ -29,7 +29,11 @@ size = (
 )
 layout = st.sampled_from(("nt", "nn", "tn"))
 gemms = st.builds(
-    lambda m, n, k, way: Kernel("gemm", (m, n, k), layout=way), size, size, size, layout
+    lambda m, n, k, way: Kernel("aten mm", (m, n, k), layout=way),
+    size,
+    size,
+    size,
+    layout,
 )
 streams = st.builds(
     lambda kind, elements: Kernel(kind, (elements,)),
@@ -88,7 +92,7 @@ def test_the_wave_model_is_monotone(kernel: Kernel, axis: int, more: int) -> Non
     shape[axis] += 8 * more
     a100 = load_gpu("a100")
     assert a100.duration(
-        Kernel("gemm", tuple(shape), layout=kernel.layout)
+        Kernel("aten mm", tuple(shape), layout=kernel.layout)
     ) >= a100.duration(kernel) * (1 - 1e-12)
 
 
@@ -100,7 +104,7 @@ def test_doubling_a_product_hardly_ever_saves_time(kernel: Kernel, axis: int) ->
     shape = list(kernel.shape)
     shape[axis] *= 2
     assert H200.duration(
-        Kernel("gemm", tuple(shape), layout=kernel.layout)
+        Kernel("aten mm", tuple(shape), layout=kernel.layout)
     ) > 0.9 * H200.duration(kernel)
 
 
@@ -108,7 +112,7 @@ def test_rows_that_are_not_aligned_cost_more() -> None:
     """A head of 50257 words takes longer than one of 50304: tensor cores want rows of 16 bytes."""
     a100 = load_gpu("a100")
     odd, padded = (
-        a100.duration(Kernel("gemm", (8192, words, 2048), layout="nt"))
+        a100.duration(Kernel("aten mm", (8192, words, 2048), layout="nt"))
         for words in (50257, 50304)
     )
     assert odd > 1.5 * padded
@@ -128,7 +132,7 @@ def test_doubling_rows_or_tokens_never_saves_time(kind: str) -> None:
 @settings(max_examples=10, deadline=None)
 def test_times_do_not_depend_on_what_was_asked_before(kernel: Kernel) -> None:
     """Same kernel, same time, from a fresh instance too."""
-    other = Kernel("gemm", (512, 512, 512), layout="nt")
+    other = Kernel("aten mm", (512, 512, 512), layout="nt")
     fresh = load("h200")
     assert fresh.duration(other) == H200.duration(other)
     assert fresh.duration(kernel) == H200.duration(kernel)
@@ -155,20 +159,6 @@ def test_measured_rows_are_reproduced() -> None:
     )
 
 
-@pytest.mark.parametrize("way", ["nt", "nn", "tn"])
-def test_gemm_rows_left_out_are_predicted(way: str) -> None:
-    """Leave-one-out: the median in-situ GEMM is predicted from the other rows within 5 %."""
-    model = H200.tables.model(("gemm", way, "bf16"))
-    assert isinstance(model, Kriged)
-    rows = [
-        row
-        for row in read_rows(HARDWARE / "h200-kernels.csv")
-        if group(row.kernel) == ("gemm", way, "bf16")
-    ]
-    traced = np.array([row.source != "micro" for row in rows])
-    assert np.median(np.abs(np.expm1(model.leave_one_out()))[traced]) < 0.05
-
-
 @pytest.mark.parametrize(
     "trace",
     [
@@ -180,18 +170,22 @@ def test_gemm_rows_left_out_are_predicted(way: str) -> None:
     ],
 )
 def test_held_out_traces_are_predicted(trace: str) -> None:
-    """Kernels of traces that no constant was fitted to: 5 % absolute, time-weighted, and 4 % in total."""
+    """Of traces that no constant was fitted to: 4 % in total, and kernels beside products 3 % of it in absolute errors.
+
+    What products would take at the highest clock follows from a model of power; whole steps judge single ones.
+    """
     rows = [
         row for row in read_rows(HARDWARE / "h200-heldout.csv") if row.source == trace
     ]
-    measured = [row.duration * row.count for row in rows]
-    predicted = [H200.duration(row.kernel) * row.count for row in rows]
-    assert (
-        sum(abs(a - b) for a, b in zip(predicted, measured, strict=True))
-        / sum(measured)
-        < 0.05
-    )
-    assert sum(predicted) == pytest.approx(sum(measured), rel=0.04)
+    measured = sum(row.duration * row.count for row in rows)
+    errors = [(H200.duration(row.kernel) - row.duration) * row.count for row in rows]
+    beside = [
+        abs(error)
+        for error, row in zip(errors, rows, strict=True)
+        if not row.kernel.is_product
+    ]
+    assert sum(beside) < 0.03 * measured
+    assert abs(sum(errors)) < 0.04 * measured
 
 
 @pytest.mark.parametrize("kind", ["_fused_rms_norm", "native_layer_norm"])
@@ -208,15 +202,15 @@ def test_the_halves_of_a_norms_backward_make_the_whole(kind: str) -> None:
 
 
 def test_evidence_tells_measured_from_interpolated() -> None:
-    """A traced shape is measured, one between is fitted, another GPU's time is a guess where no steps bear it out."""
+    """A shape with a row is measured, one between is fitted, another GPU's time is a guess where no steps bear it out."""
     seen, unseen = (
-        Kernel("gemm", (4096, 2048, 2048), layout="nt"),
-        Kernel("gemm", (5000, 2048, 2048), layout="nt"),
+        Kernel("aten mm", (4096, 2048, 2048), layout="nt"),
+        Kernel("aten mm", (5000, 2048, 2048), layout="nt"),
     )
     assert H200.evidence(seen) == "measured"
     assert H200.evidence(unseen) == "fitted"
     assert load_gpu("gh200").evidence(seen) == "guess"
-    assert load_gpu("h100").evidence(seen) == "fitted"
+    assert load_gpu("h100").evidence(seen) == "measured"
 
 
 @given(kernel=gemms)
@@ -263,8 +257,8 @@ def test_adamw_launches_as_pytorch_does() -> None:
     "kernel",
     [
         Kernel("gem", (1, 2, 3)),
-        Kernel("gemm", (1, 2)),
-        Kernel("gemm", (0, 2, 3)),
+        Kernel("aten mm", (1, 2)),
+        Kernel("aten mm", (0, 2, 3)),
         Kernel("sum", ()),
         Kernel("sum", (8,), "bf17"),
     ],

@@ -230,7 +230,7 @@ def test_what_does_not_bound_a_step_is_named(
     change: str, speedup: float, told: str
 ) -> None:
     """Three seconds of a product and one of a copy: the GPU waits for arithmetic in three of four."""
-    product, copy = Kernel("gemm", (8192, 8192, 8192), "bf16"), Kernel("copy", (2**30,), "bf16")  # fmt: skip
+    product, copy = Kernel("aten mm", (8192, 8192, 8192), "bf16"), Kernel("copy", (2**30,), "bf16")  # fmt: skip
     uses = [
         KernelUse(kernel, 1.0, time, 1.0, 1.0, time, "measured")
         for kernel, time in ((product, 3.0), (copy, 1.0))

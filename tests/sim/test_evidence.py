@@ -53,9 +53,9 @@ def test_what_was_measured_is_no_fallback() -> None:
             Kernel("aten copy", (2**40,), bytes=4.0 * 2**40),
             "extrapolation of its table",
         ),
-        (Kernel("gemm", (4096, 4096, 4096), layout="nt"), ""),
+        (Kernel("aten mm", (4096, 4096, 4096), layout="nt"), ""),
         (
-            Kernel("gemm", (2**20, 2**18, 2**16), layout="nt"),
+            Kernel("aten mm", (2**24, 2**20, 2**20), layout="nt"),
             "extrapolation of its table",
         ),
         (Kernel("fused_gelu", (2**24,)), "the table of fused_silu"),

@@ -17,7 +17,7 @@ from prestep.workloads.torch import lower as lowering
 from tests.executed import Executed, executed, reported, step_time
 
 H200 = load_gpu("h200")
-GEMM = Kernel("gemm", (8192, 8192, 8192), layout="nt")
+GEMM = Kernel("aten mm", (8192, 8192, 8192), layout="nt")
 COPY = Kernel("aten copy", (2**28,), bytes=4.0 * 2**28)
 MODEL = {
     "kind": "transformer",

@@ -19,26 +19,26 @@ from tests.sample import together
 ROWS = (1, 16, 64, 128, 192, 224, 256, 320, 384, 448, 512, 768, 1024, 2048, 8192)
 ELEMENTS = tuple(2**power for power in range(8, 31, 2))
 SWEEPS: dict[str, tuple[tuple[int, ...], Callable[[int], Kernel]]] = {
-    "rows of gemm": (ROWS, lambda m: Kernel("gemm", (m, 8192, 8192), "bf16", "nt")),
+    "rows of gemm": (ROWS, lambda m: Kernel("aten mm", (m, 8192, 8192), "bf16", "nt")),
     "rows of a square gemm": (
         ROWS,
-        lambda m: Kernel("gemm", (m, 4096, 4096), "bf16", "nt"),
+        lambda m: Kernel("aten mm", (m, 4096, 4096), "bf16", "nt"),
     ),
     "columns of gemm": (
         ROWS[2:],
-        lambda n: Kernel("gemm", (4096, n, 4096), "bf16", "nn"),
+        lambda n: Kernel("aten mm", (4096, n, 4096), "bf16", "nn"),
     ),
     "depth of gemm": (
         ROWS[2:],
-        lambda k: Kernel("gemm", (8192, 1024, k), "bf16", "tn"),
+        lambda k: Kernel("aten mm", (8192, 1024, k), "bf16", "tn"),
     ),
     "rows of gemm in fp16": (
         ROWS,
-        lambda m: Kernel("gemm", (m, 8192, 8192), "fp16", "nt"),
+        lambda m: Kernel("aten mm", (m, 8192, 8192), "fp16", "nt"),
     ),
     "rows of gemm in fp8": (
         ROWS,
-        lambda m: Kernel("gemm", (m, 8192, 8192), "fp8", "nt"),
+        lambda m: Kernel("aten mm", (m, 8192, 8192), "fp8", "nt"),
     ),
     "tokens of experts": (
         ROWS,
@@ -125,16 +125,16 @@ def test_fp16_is_no_faster_than_bf16(shape: tuple[int, int, int]) -> None:
         if gpu.peak.get("fp16") != gpu.peak.get("bf16"):
             continue
         half, brain = (
-            gpu.duration(Kernel("gemm", shape, dtype, "nt"))
+            gpu.duration(Kernel("aten mm", shape, dtype, "nt"))
             for dtype in ("fp16", "bf16")
         )
         assert brain <= half < 1.06 * brain, name
     h100 = load_gpu("h100")
     for dtype, published in zip(("fp16", "bf16"), HALVES[shape], strict=True):
-        kernel = Kernel("gemm", shape, dtype, "nt")
-        assert work(kernel)[0] / h100.duration(kernel) == pytest.approx(
-            published * 1e12, rel=0.08
-        )
+        kernel = Kernel("aten mm", shape, dtype, "nt")
+        rate = work(kernel)[0] / h100.duration(kernel) / 1e12
+        # Between the highest clock and that at which a product draws the power limit.
+        assert h100.power and rate / h100.power.slowest < published < rate
 
 
 @pytest.mark.parametrize("name", ["h100", "h200"])
@@ -143,7 +143,9 @@ def test_products_of_few_rows_take_what_was_measured(name: str) -> None:
     gpu, errors = load_gpu(name), []
     for case in cases.read(cases.FOLDER / f"{name}.jsonl.gz"):
         if case.family == "mm_rows" and case.held_out and case.kernels[0].shape != ODD:
-            kernel = Kernel("gemm", case.kernels[0].shape, case.kernels[0].dtype, "nt")
+            kernel = Kernel(
+                "aten mm", case.kernels[0].shape, case.kernels[0].dtype, "nt"
+            )
             errors.append(abs(math.log(gpu.duration(kernel) / case.seconds)))
     assert len(errors) >= 25
     assert sorted(errors)[len(errors) // 2] < 0.07

@@ -17,7 +17,7 @@ from prestep.sim.costs.gpu_files import (
 from prestep.sim.costs.spreads import widths
 from prestep.sim.graph.kernel import Kernel
 
-PRODUCT = Kernel("gemm", (8192, 4096, 4096), "bf16", "nt")
+PRODUCT = Kernel("aten mm", (8192, 4096, 4096), "bf16", "nt")
 EXPERTS = Kernel("aten _grouped_mm", (16, 65536, 2048, 4096), "bf16", "nt")
 LIMIT = widths()["lent"]["fitted"]
 
@@ -63,5 +63,6 @@ def test_steps_judge_the_kernels_that_decide_them() -> None:
 def test_a_gpu_with_other_facts_was_not_judged() -> None:
     """Whoever changes what the GPU is has no steps of it."""
     other = Gpu("h100", *parts("h100", over={"bandwidth": 3.0e12}))
-    assert load_gpu("h100").evidence(PRODUCT) == "fitted"
-    assert other.evidence(PRODUCT) == "guess"
+    attention = Kernel("attention_fwd", (1, 32, 8, 4096, 128))
+    assert load_gpu("h100").evidence(attention) == "fitted"
+    assert other.evidence(attention) == "guess"

@@ -53,7 +53,7 @@ def test_a_gpus_file_has_the_families_that_are_taken(name: str) -> None:
 def test_a_product_is_near_its_tile_model(name: str, m: int, n: int, k: int) -> None:
     """A table corrects the model of tiles, by less than half, and nothing undercuts the datasheet."""
     gpu = load_gpu(name)
-    kernel = Kernel("gemm", (m, n, k), "fp8", "nt")
+    kernel = Kernel("aten mm", (m, n, k), "fp8", "nt")
     time = gpu.duration(kernel)
     assert abs(math.log(time / gpu.tile_time(kernel))) < math.log(1.5)
     assert time >= gpu.roofline.bound(kernel)
@@ -68,7 +68,7 @@ def test_a_call_and_its_quantizing_are_no_part_of_a_product() -> None:
     picked = np.flatnonzero(typical)[::200]
     ratios = []
     for row in picked:
-        kernel = Kernel("gemm", tuple(map(int, shapes[row])), "fp8", "nt")
+        kernel = Kernel("aten mm", tuple(map(int, shapes[row])), "fp8", "nt")
         around = stack.call + stack.moved * elements_read(kernel) / gpu.bandwidth
         ratios.append(gpu.duration(kernel) / ((seconds[row] - around) * stack.share))
         assert gpu.duration(kernel) < seconds[row]
@@ -80,7 +80,7 @@ def test_gradients_take_longer_as_an_h200s_do() -> None:
     gpu = load_gpu("gb300")
     stack = gpu.facts.libraries["products_bf16"]
     forward, data, weight = (
-        gpu.duration(Kernel("gemm", (8192, 4096, 4096), "bf16", layout))
+        gpu.duration(Kernel("aten mm", (8192, 4096, 4096), "bf16", layout))
         for layout in ("nt", "nn", "tn")
     )
     assert data / forward == pytest.approx(stack.nn / stack.share)
@@ -115,7 +115,7 @@ def test_what_a_library_measured_is_no_guess() -> None:
     shapes, _ = rows_of_library(PRODUCTS, who)
     wide = shapes[shapes[:, 1] >= 4096]
     thin = wide[wide[:, 0].argmin()]
-    row = Kernel("gemm", tuple(map(int, thin)), "bf16", "nt")
+    row = Kernel("aten mm", tuple(map(int, thin)), "bf16", "nt")
     between = replace(row, shape=(row.shape[0] + 1, row.shape[1] + 24, row.shape[2]))
     assert gpu.evidence(row) == "measured" and gpu.basis(row).reason == ""
     assert gpu.evidence(between) == gpu.evidence(replace(row, layout="tn")) == "fitted"

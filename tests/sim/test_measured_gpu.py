@@ -15,7 +15,7 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.topologies import load_cluster
 from tests.sample import together
 
-KERNEL = Kernel("gemm", (4096, 4096, 4096), layout="nt")
+KERNEL = Kernel("aten mm", (4096, 4096, 4096), layout="nt")
 SLOWER = 1.15 * load_gpu("h200").duration(KERNEL)
 HEAD = 'format = 1\nbase = "h200"\ntable = "t.parquet"\n'
 
@@ -41,7 +41,7 @@ def test_a_measured_shape_counts_and_a_far_one_does_not(tmp_path: Path) -> None:
     mine, known = load_file(written(tmp_path)), load_gpu("h200")
     assert mine.duration(KERNEL) == pytest.approx(SLOWER, rel=0.03)
     assert mine.evidence(KERNEL) == "measured"
-    far = Kernel("gemm", (16, 128, 64), layout="nt")
+    far = Kernel("aten mm", (16, 128, 64), layout="nt")
     assert mine.duration(far) == pytest.approx(known.duration(far), rel=0.05)
 
 

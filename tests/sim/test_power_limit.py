@@ -23,12 +23,12 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.sim.planning.fleet import AT_ONCE
 
 STEP = "llama1b-ddp4"
-PRODUCT = Kernel("gemm", (8192, 8192, 8192), layout="nt")
+PRODUCT = Kernel("aten mm", (8192, 8192, 8192), layout="nt")
 ADD = Kernel("aten add", (1 << 28,), bytes=6.0 * (1 << 28))
 ATTENTION = Kernel("attention_fwd", (2, 32, 8, 4096, 128))
 LIMITS = st.floats(0.25, 2.0)
 KERNELS = st.sampled_from([PRODUCT, ADD, ATTENTION])
-HEAD = Kernel("gemm", (256, 128256, 4096), layout="nt")  # memory bounds it in part
+HEAD = Kernel("aten mm", (256, 128256, 4096), layout="nt")  # memory bounds it in part
 SIZES = st.sampled_from([64, 256, 1000, 4096, 28672])
 ANY_KERNEL = st.one_of(
     *(
@@ -38,7 +38,7 @@ ANY_KERNEL = st.one_of(
         ),
     ),
     st.builds(
-        lambda m, n, k, layout: Kernel("gemm", (m, n, k), layout=layout),
+        lambda m, n, k, layout: Kernel("aten mm", (m, n, k), layout=layout),
         *(SIZES, SIZES, SIZES, st.sampled_from(["nt", "nn", "tn"])),
     ),
     st.builds(

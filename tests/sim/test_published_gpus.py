@@ -22,7 +22,7 @@ from prestep.sim.costs.spreads import widths
 ROWS = published()
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
 FORMATS = ("bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
-LARGE = Kernel("gemm", (8192, 8192, 8192), layout="nt")
+LARGE = Kernel("aten mm", (8192, 8192, 8192), layout="nt")
 sizes = st.integers(1, 2**11).map(lambda n: 16 * n)
 
 
@@ -38,7 +38,7 @@ def test_no_published_time_undercuts_the_datasheet() -> None:
         gpu = load_gpu(row.gpu)
         assert (
             row.seconds > 0.97 * gpu.roofline.bound(row.kernel)
-            or row.kernel.kind != "gemm"
+            or not row.kernel.is_product
         ), row
         if row.kernel.kind.startswith("attention"):
             assert row.seconds > gpu.roofline.bound(row.kernel), row
@@ -49,7 +49,7 @@ def test_narrower_numbers_make_faster_products(gpu: str) -> None:
     """A large product is faster in fp8 than in bf16, and faster still in NVFP4; each format's limit holds."""
     machine = load_gpu(gpu)
     times = {
-        dtype: machine.duration(Kernel("gemm", LARGE.shape, dtype, "nt"))
+        dtype: machine.duration(Kernel("aten mm", LARGE.shape, dtype, "nt"))
         for dtype in FORMATS
     }
     assert (
@@ -80,10 +80,15 @@ def test_an_h100_stands_on_the_h200s_steps() -> None:
 
 
 def test_the_best_products_anyone_found_are_near() -> None:
-    """Best of many shapes on eight GPUs, in no fit: bf16 within an eighth, fp8 within a quarter."""
+    """Best of many shapes on eight GPUs, in no fit: bf16 within an eighth, fp8 within a quarter.
+
+    But for bf16 on GPUs whose own products were measured, whatever others found.
+    """
     best = [row for row in ROWS if row.source == "stas00"]
     assert len({row.gpu for row in best}) == 8
     for row in best:
+        if row.kernel.dtype == "bf16" and load_gpu(row.gpu).aten_tables:
+            continue
         error = row.seconds / load_gpu(row.gpu).duration(row.kernel) - 1
         assert abs(error) < (0.125 if row.kernel.dtype == "bf16" else 0.25), (
             row,
@@ -94,7 +99,7 @@ def test_the_best_products_anyone_found_are_near() -> None:
 def test_the_files_are_what_the_fit_writes() -> None:
     """The constants beside the facts come from the command and nowhere else."""
     made = fit(rows_of("b200", "gemm", "aiconfigurator", ROWS)["nvfp4"], load("b200"))
-    product = Kernel("gemm", (4096, 7168, 2048), "nvfp4", "nt")
+    product = Kernel("aten mm", (4096, 7168, 2048), "nvfp4", "nt")
     own = TileModel(**made.constants).time(product.shape, 148, 9000e12, 8e12, 0.0)  # type: ignore[arg-type]
     assert load_gpu("b200").duration(product) == pytest.approx(own, rel=1e-3)
 
@@ -103,7 +108,7 @@ def test_the_files_are_what_the_fit_writes() -> None:
 @settings(max_examples=30, deadline=None)
 def test_the_fits_arithmetic_is_the_models(m: int, n: int, k: int) -> None:
     """What is fitted in bulk is the tile model itself."""
-    gpu, kernel = load_gpu("b200"), Kernel("gemm", (m, n, k), "bf16", "nt")
+    gpu, kernel = load_gpu("b200"), Kernel("aten mm", (m, n, k), "bf16", "nt")
     size = 2.0 * (m * k + k * n + m * n)
     one = TileModel(**STARTS).time(
         (m, n, k), gpu.sms, gpu.peak["bf16"], gpu.bandwidth, size
@@ -171,7 +176,7 @@ def test_many_small_experts_are_slower_than_few_large_ones() -> None:
 
 def test_long_load_slows_what_arithmetic_bounds() -> None:
     """Bursts were published of large products: under load they take longer; products bound by memory do not."""
-    b200, thin = load_gpu("b200"), Kernel("gemm", (16, 8192, 8192), layout="nt")
+    b200, thin = load_gpu("b200"), Kernel("aten mm", (16, 8192, 8192), layout="nt")
     assert b200.sustained(LARGE) > 1.3 and b200.sustained(thin) == 1.0
     assert b200.sustained(Kernel("aten add", (2**28,), bytes=6.0 * 2**28)) == 1.0
     assert (
@@ -193,7 +198,7 @@ def test_the_h200s_own_tables_have_the_load_in_them() -> None:
 
 def test_fp8_products_of_the_h200_were_short_runs() -> None:
     """Its fp8 products were timed alone: under load they are as fast as those of the H100, which has the same SMs."""
-    product = Kernel("gemm", (16384, 16384, 16384), "fp8", "nt")
+    product = Kernel("aten mm", (16384, 16384, 16384), "fp8", "nt")
     h100, h200 = (
         gpu.duration(product) * gpu.sustained(product)
         for gpu in map(load_gpu, ("h100", "h200"))
@@ -236,11 +241,11 @@ def test_a_time_is_worth_no_more_than_its_load() -> None:
     assert load_gpu("gb200").evidence(LARGE) == "fitted"  # watts at the limit
     assert load_gpu("gb300").evidence(replace(LARGE, dtype="fp8_block")) == "guess"
     assert (
-        load_gpu("gb300").evidence(Kernel("gemm", (16, 8192, 8192), layout="nt"))
+        load_gpu("gb300").evidence(Kernel("aten mm", (16, 8192, 8192), layout="nt"))
         == "fitted"
     )
     assert (
-        load_gpu("h200").evidence(Kernel("gemm", (8192, 8192, 8192), layout="nt"))
+        load_gpu("h200").evidence(Kernel("aten mm", (8192, 8192, 8192), layout="nt"))
         == "measured"
     )
 
@@ -274,7 +279,7 @@ def test_a_slower_memory_makes_no_product_under_load_faster(
     name: str, m: int, n: int, k: int, bandwidth: float, more: float
 ) -> None:
     """Also where memory takes over from arithmetic: what long load costs does not go away with it."""
-    kernel = Kernel("gemm", (m, n, k), layout="nt")
+    kernel = Kernel("aten mm", (m, n, k), layout="nt")
     slow, fast = (
         changed(load_gpu(name), Speed(hbm_bandwidth=factor))
         for factor in (bandwidth, more * bandwidth)

@@ -87,7 +87,7 @@ def rows() -> dict[str, list[dict[str, Any]]]:
             (2048, 8192),
             (14336, 4096),
         ):
-            time = SLOWER * gpu.duration(Kernel("gemm", (m, n, k), layout="nt"))
+            time = SLOWER * gpu.duration(Kernel("aten mm", (m, n, k), layout="nt"))
             micro.append(
                 {
                     "kind": "gemm",
@@ -161,8 +161,8 @@ def test_a_machine_is_found_again(made: tuple[Path, str]) -> None:
     """Kernels, host factor and links of the cluster that is written are the machine's, each with grade and source."""
     fabric = load_cluster(str(made[0]))
     shape = (3072, 4096, 4096)
-    products = [Kernel(kind, shape, layout="nt") for kind in ("gemm", "aten mm")]
-    for kernel in (*products, Kernel("aten gelu", (2**23,), bytes=2.0**25)):
+    product = Kernel("aten mm", shape, layout="nt")
+    for kernel in (product, Kernel("aten gelu", (2**23,), bytes=2.0**25)):
         mine, known = gpu_of(fabric), load_gpu("h200")
         ratio = mine.duration(kernel) / known.duration(kernel)
         assert ratio == pytest.approx(SLOWER, rel=0.03)
@@ -382,7 +382,7 @@ def test_a_trace_says_how_kernels_compare_and_steps_how_fast_they_are(
 ) -> None:
     """However much longer kernels take while they are traced, their sum over the known GPU's is that of the steps."""
     gpu = load_gpu("h200")
-    kernels = [Kernel("gemm", (m, 4096, 4096), layout="nt") for m in (512, 4096)]
+    kernels = [Kernel("aten mm", (m, 4096, 4096), layout="nt") for m in (512, 4096)]
     shapes = (1.1, 0.97)
     calls = [
         Call(kernel, profiled * ratio * gpu.duration(kernel), False, 1, 0.0)
@@ -452,7 +452,7 @@ def test_a_gpu_that_prestep_does_not_have_is_calibrated_over_its_facts(
     path = packed(tmp_path / "m.zip", manifest, **rows())
     asked = path, "-o", tmp_path / "x.toml", "--cluster", "dgx-h100"
     assert run(*asked, "--gpu-file", facts).exit_code == 0
-    kernel = Kernel("gemm", (2048, 4096, 4096), layout="nt")
+    kernel = Kernel("aten mm", (2048, 4096, 4096), layout="nt")
     gpu = gpu_of(load_cluster(str(tmp_path / "x.toml")))
     expected = SLOWER * load_gpu("h200").duration(kernel)
     assert gpu.duration(kernel) == pytest.approx(expected, rel=0.05)

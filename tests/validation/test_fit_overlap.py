@@ -202,7 +202,7 @@ def test_without_a_table_the_constants_are_the_bundled_ones() -> None:
     assert told.contention(add) == 2.0
     small, product = (
         Kernel("aten add", (2**20,), bytes=6.0 * 2**20),
-        Kernel("gemm", (8192, 8192, 8192)),
+        Kernel("aten mm", (8192, 8192, 8192)),
     )
     assert (
         told.contention(small)

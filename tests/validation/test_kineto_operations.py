@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from prestep.sim.costs.counterparts import in_models
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, plain_product
 from prestep.validation.formats.kineto_operations import classify
 from prestep.workloads.operation import Argument, Operand, Operation
 from prestep.workloads.operators.rules import kernels_of
@@ -64,7 +64,7 @@ def of_program(name: str, arguments: tuple[Argument, ...], *results: Operand) ->
     """The kernel of an operation that a program recorded with its results."""
     (kernel,) = kernels_of(Operation(name, arguments, (), results))
     known = in_models(kernel)
-    return known.main if known else kernel
+    return known.main if known else plain_product(kernel)
 
 
 PAIRS = [

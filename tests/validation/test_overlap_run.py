@@ -11,7 +11,7 @@ from prestep.topologies import load_cluster
 from prestep.validation.sets.overlap_run import queues, side_by_side
 
 SMS = 132
-PRODUCT = Kernel("gemm", (4096, 4096, 4096), layout="nn")
+PRODUCT = Kernel("aten mm", (4096, 4096, 4096), layout="nn")
 MIB = 2**20
 
 

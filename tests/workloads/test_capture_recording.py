@@ -16,9 +16,7 @@ from hypothesis import strategies as st
 
 from prestep import cli
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.costs.interference import BUNDLED
 from prestep.sim.errors import InputError
-from prestep.sim.graph.kernel import Kernel
 from prestep.sim.predict import STEPS, predict
 from prestep.sim.spec.load import load_scenario
 from prestep.workloads.capture import recording
@@ -417,17 +415,6 @@ def test_a_recording_on_too_small_a_cluster_is_told_of_larger_ones(
     changes = ["cluster.name=h200-host-4", "spine.bandwidth=2x"]
     with pytest.raises(InputError, match="h200-leafspine-4x1"):
         load_scenario(recorded(STEP, 64), changes)
-
-
-def test_products_of_a_program_share_the_gpu_with_communication_as_those_of_models() -> (
-    None
-):
-    shape = (SIZE, SIZE, SIZE)
-    factors = {
-        BUNDLED.slowdown(Kernel(kind, shape, "bf16", "nt"), 16, 132)
-        for kind in ("gemm", "aten mm")
-    }
-    assert len(factors) == 1
 
 
 @together(

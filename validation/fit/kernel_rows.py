@@ -19,7 +19,7 @@ from prestep.sim.costs import terms
 from prestep.sim.costs.kinds import work
 from prestep.sim.costs.tables import Row
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, product
 from prestep.validation.formats.kineto_kernels import Call
 
 NOISE = (
@@ -118,7 +118,11 @@ def _row(record: dict[str, object]) -> Row | None:
     if kernel is None or not record.get("s"):
         return None
     seconds = float(record["s"])  # type: ignore[arg-type]
-    time = seconds if kernel.kind in FITTED else max(seconds - OVERHEAD, 0.3 * seconds)
+    time = (
+        seconds
+        if terms.group(kernel)[0] in FITTED
+        else max(seconds - OVERHEAD, 0.3 * seconds)
+    )
     return Row(kernel, time, NOISE if seconds > 3e-5 else 0.15, 1, "micro")
 
 
@@ -126,7 +130,7 @@ def _kernel(record: dict[str, object]) -> Kernel | None:
     get = record.get
     if get("kind") == "gemm":
         shape = tuple(int(record[axis]) for axis in "mnk")  # type: ignore[call-overload]
-        return Kernel("gemm", shape, DTYPES[str(get("dtype"))], str(get("layout")))
+        return product(shape, DTYPES[str(get("dtype"))], str(get("layout")))
     if get("kind") == "attention":
         names = ("batch", "heads", "kv_heads", "seq", "head_dim")
         shape = tuple(int(record[name]) for name in names)  # type: ignore[call-overload]
@@ -151,7 +155,9 @@ def merge(traces: list[Row], micro: list[Row]) -> list[Row]:
 
     def adds(row: Row) -> bool:
         beyond = work(row.kernel)[1] > 1.3 * largest[terms.group(row.kernel)]
-        return row.kernel not in seen and (row.kernel.kind in FITTED or beyond)
+        return row.kernel not in seen and (
+            terms.group(row.kernel)[0] in FITTED or beyond
+        )
 
     extra = [row for row in micro if adds(row)]
     return sorted(

@@ -12,6 +12,7 @@ from prestep.sim.costs.corrected import CorrectedGpu, name_of
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.measured import FORMAT
 from prestep.sim.costs.tables import Row
+from prestep.sim.costs.terms import group
 from prestep.validation.fit.bootstrap import Estimate, estimate, of_ratios
 from prestep.validation.fit.machine_rows import rows_of
 from prestep.validation.fit.measurement import Measured
@@ -131,7 +132,7 @@ def fit(
     trial = CorrectedGpu(base_gpu, trial_rows, factors)
     errors: Errors = defaultdict(list)
     for row, out in zip(rows, held, strict=True):
-        kind = row.kernel.kind
+        kind = group(row.kernel)[0]
         errors[kind, "held out" if out else "fitted"].append(
             trial.duration(row.kernel) / row.duration - 1
         )
@@ -173,7 +174,7 @@ def factors_of(rows: Sequence[Row], gpu: Gpu) -> dict[str, Estimate]:
         ratio = row.duration / gpu.duration(row.kernel)
         grouped[name_of(row.kernel)].append(ratio)
         if (
-            row.kernel.kind == "gemm"
+            row.kernel.is_product
         ):  # the same units at the same clock: a layout without rows is as the others
             for layout in LAYOUTS:
                 pooled[name_of(replace(row.kernel, layout=layout))].append(ratio)

@@ -13,6 +13,7 @@ import numpy as np
 from prestep.sim.costs.corrected import CorrectedGpu, name_of
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.tables import Row
+from prestep.sim.costs.terms import group
 from prestep.sim.errors import InputError
 from prestep.validation.fit.bootstrap import of_ratios
 from prestep.validation.fit.kernel_rows import (
@@ -96,8 +97,8 @@ def in_steps(
         name: of_ratios(ratios).value for name, ratios in _ratios(traced, gpu).items()
     }
     mine, done, notes = CorrectedGpu(gpu, traced, factors), list[Row](), list[str]()
-    for kind in sorted({row.kernel.kind for row in micro}):
-        rows = [row for row in micro if row.kernel.kind == kind]
+    for kind in sorted({group(row.kernel)[0] for row in micro}):
+        rows = [row for row in micro if group(row.kernel)[0] == kind]
         known = [row for row in rows if name_of(row.kernel) in factors]
         if kind not in FITTED or not known:
             done += rows

@@ -161,7 +161,7 @@ def _item(row: Overlap, place: int, table: Constants) -> Item:
 def _touched(row: Overlap, plan: Plan, gpu: str) -> frozenset[str]:
     """Constants that a row's times rest on."""
     kernel, sms, beside = row.kernel, load_gpu(gpu).sms, laid_over({})
-    if kernel.kind != "gemm":
+    if not kernel.is_product:
         return frozenset(
             {
                 "streaming" if work(kernel)[1] >= STREAM else "communication",

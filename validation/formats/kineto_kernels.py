@@ -20,7 +20,6 @@ from prestep.validation.formats.kineto_operations import Event, classify
 INNER_GAP = 1.6e-6  # s, between kernels of one operation; measured: mean of back-to-back gaps in 1b-single-b2
 GPU_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
 APART = (
-    "gemm",
     "attention_fwd",
     "attention_bwd",
 )  # workloads launch the memset of these themselves

@@ -12,7 +12,7 @@ from typing import Any
 
 from prestep.sim.costs.counterparts import in_models
 from prestep.sim.errors import InputError
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, plain_product
 from prestep.workloads.operation import Argument, Operand, Operation
 from prestep.workloads.operators import (
     attention,
@@ -58,7 +58,7 @@ def classify(op: Event) -> Kernel | None:
     if len(kernels) != 1:
         return None
     known = in_models(kernels[0])
-    return kernels[0] if known is None else known.main
+    return plain_product(kernels[0]) if known is None else known.main
 
 
 def operation_of(op: Event) -> Operation | None:

@@ -10,7 +10,7 @@ from typing import Any
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs.interference import BUNDLED
 from prestep.sim.errors import InputError, unknown
-from prestep.sim.graph.kernel import PREFIX, Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel, product
 from prestep.validation.formats.records import seconds, whole
 from prestep.validation.formats.usual import COLLECTIVES
 
@@ -68,9 +68,7 @@ def _kernel(compute: str, where: str) -> Kernel:
     if shape := re.fullmatch(
         r"gemm_([1-9]\d{0,8})x([1-9]\d{0,8})x([1-9]\d{0,8})", compute
     ):
-        return Kernel(
-            "gemm", (int(shape[1]), int(shape[2]), int(shape[3])), layout="nn"
-        )
+        return product((int(shape[1]), int(shape[2]), int(shape[3])), layout="nn")
     kind, _, rest = compute.partition("_")
     if not rest or kind == "gemm":
         expected = "gemm_MxNxK, or an elementwise kernel (add_2^28_bf16)"

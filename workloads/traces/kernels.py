@@ -6,7 +6,7 @@ import json
 import math
 from functools import cache
 
-from prestep.sim.graph.kernel import PREFIX, Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel, product
 from prestep.workloads.traces.collectives import SIZES
 from prestep.workloads.traces.work import Op, family
 
@@ -60,7 +60,7 @@ def _kernel(name: str, operator: str, shape: str, dtype: str) -> Kernel:
     if operator in KINDS:
         return Kernel(KINDS[operator], ())
     return Kernel(
-        {"copy": "memset" if "Memset" in name else "copy"}.get(
+        {"copy": "memset" if "Memset" in name else "copy", "gemm": "aten mm"}.get(
             family(name), family(name)
         ),
         (),
@@ -74,7 +74,7 @@ def _gemm(operator: str, shape: str, dtype: str) -> Kernel | None:
         if not all(isinstance(size, int) for size in (m, k, k2, n)):
             return None
         return (
-            Kernel("gemm", (m, n, k), DTYPES.get(str(types[0]).lower(), "bf16"), "nt")
+            product((m, n, k), DTYPES.get(str(types[0]).lower(), "bf16"))
             if k == k2
             else None
         )

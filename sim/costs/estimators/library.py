@@ -20,7 +20,7 @@ from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.facts import Stack
 from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.sim.extras import lazily
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PRODUCTS, Kernel, product
 
 with lazily():
     from prestep.sim.costs import library_families, library_table
@@ -33,7 +33,7 @@ CLEAR = 0.3
 #: Of a library's products over a tile model (chosen with kernels of an H200's steps in view: lab/notes/costs.md).
 ABOUT_TILES = 2.0, 0.12, 0.1
 KINDS = {
-    "gemm": "products",
+    **dict.fromkeys(PRODUCTS, "products"),
     "attention_fwd": "attention",
     "attention_bwd": "attention",
 }
@@ -130,7 +130,7 @@ class ProductTable:
 
     def _over_tiles(self, row: int) -> float:
         shape = tuple(map(int, self._shapes[row]))
-        tiles = self._tile_time(Kernel("gemm", shape, self._dtype, "nt"))
+        tiles = self._tile_time(product(shape, self._dtype))
         return math.log(self._net[row] / tiles)
 
     def _point(self, kernel: Kernel) -> np.ndarray:
@@ -164,7 +164,7 @@ class AttentionTable:
 
 def elements_read(kernel: Kernel) -> float:
     """What a call reads before its kernel: a product's activations; queries, keys and values of attention."""
-    if kernel.kind == "gemm":
+    if kernel.is_product:
         return float(kernel.shape[0]) * kernel.shape[2]
     batch, heads, kv_heads, seq, dim = kernel.shape
     return float(batch) * seq * (heads + 2 * kv_heads) * dim
@@ -207,8 +207,7 @@ class LibraryProducts(Estimator):
     covers = "products of which a library's times on the GPU are taken"
 
     def answers(self, kernel: Kernel) -> bool:
-        product = kernel.kind == "gemm"
-        return product and self.gpu.libraries.stack(kernel) is not None
+        return kernel.is_product and self.gpu.libraries.stack(kernel) is not None
 
     def seconds(self, kernel: Kernel) -> float:
         return self.gpu.libraries.forward(kernel) * tiles.odd_rows(self.gpu, kernel)

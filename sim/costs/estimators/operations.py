@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from prestep.sim.costs import padding
 from prestep.sim.costs.aten import (
     ALIKE,
     BIAS,
@@ -186,8 +187,7 @@ class MeasuredOperations(Estimator):
         return self.gpu.surface(kernel) is not None
 
     def seconds(self, kernel: Kernel) -> float:
-        """With the pauses between the CUDA kernels that the nearest row launches."""
-        return self.gpu.running(kernel) + self.gpu.pauses(kernel)
+        return padding.filled_up(self.gpu, kernel, self.gpu.by_operations)
 
     def basis(self, kernel: Kernel) -> Basis:
         surface, own = self._read(kernel)

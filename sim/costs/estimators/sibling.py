@@ -47,7 +47,7 @@ class Sibling(Estimator):
 
     def seconds(self, kernel: Kernel) -> float:
         gpu, like = self.gpu, self._like
-        if kernel.kind in gemm.KINDS:
+        if gemm.is_tiled(kernel):
             ratio = tiles.aligned(gpu, kernel) / tiles.aligned(like, kernel)
             return ratio * like.alone(kernel)
         beyond = max(0.0, like.lent(kernel) - like.floor)

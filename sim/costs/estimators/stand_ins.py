@@ -6,7 +6,7 @@ from prestep.sim.costs import gemm
 from prestep.sim.costs.counterparts import InModels as Reading
 from prestep.sim.costs.estimators import Basis, Estimator
 from prestep.sim.costs.kinds import DTYPE_BYTES, work
-from prestep.sim.graph.kernel import BATCHES, STATED, Kernel
+from prestep.sim.graph.kernel import BATCHES, STATED, Kernel, product
 
 
 class Stated(Estimator):
@@ -85,7 +85,7 @@ class Batch(Estimator):
         if share and gemm.unaligned(shape, layout, kernel.dtype):
             time = work(kernel)[0] / (share * self.gpu.peak["fp32"])
         else:
-            time = self.gpu.lent(Kernel("gemm", shape, kernel.dtype, layout))
+            time = self.gpu.lent(product(shape, kernel.dtype, layout))
         return max(time, self.gpu.roofline.bound(kernel))
 
     def basis(self, kernel: Kernel) -> Basis:

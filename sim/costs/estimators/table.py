@@ -12,7 +12,7 @@ from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.kinds import OVER_PCIE, STREAM_PASSES, work
 from prestep.sim.costs.tables import Curve, Kriged, Row
 from prestep.sim.costs.terms import Group
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import GEMM, Kernel
 
 FORWARD = "forward products"  # borrowed by gradients
 #: Relative noise of rows that come from traces of steps, at most.
@@ -84,9 +84,9 @@ class KernelTables:
         kind, layout, dtype = group
         alike = gemm.SAME.get(dtype, dtype)
         # Where it is known how much longer a format takes than one that runs alike, the rows of that one count alone.
-        related = kind == "gemm" and dtype in self._facts.beyond_alike
+        related = kind == GEMM and dtype in self._facts.beyond_alike
         dtypes = (alike,) if related else (dtype, alike)
-        layouts = (layout, "nt") if kind == "gemm" and layout else (layout,)
+        layouts = (layout, "nt") if kind == GEMM and layout else (layout,)
         return next(
             (
                 rows
@@ -128,7 +128,7 @@ class KernelTables:
         corrections = self._facts.correction
         correction = corrections.get(kind) or corrections["default"]
         length, spread = correction.length, correction.spread
-        if kind == "gemm":
+        if kind == GEMM:
             return Kriged(rows, self.product, terms.GEMM_AXES, length, spread)
         coefficients = self._facts.terms.get(terms.name(*group[:2]))
         if coefficients is None:
@@ -182,7 +182,7 @@ class OwnTable(Estimator):
         if kernel.kind in terms.BORROWED:
             return kind
         rows = self.gpu.tables.rows(group)
-        gradient = kind == "gemm" and layout not in ("", "nt")
+        gradient = kind == GEMM and layout not in ("", "nt")
         if gradient and all(row.kernel.layout == "nt" for row in rows):
             return FORWARD
         if kind in STREAM_PASSES and layout and not rows:

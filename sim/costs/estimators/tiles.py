@@ -21,7 +21,7 @@ class Tiles(Estimator):
     covers = "products on a GPU with a tile model of its own, or without a sibling"
 
     def answers(self, kernel: Kernel) -> bool:
-        return kernel.kind in gemm.KINDS
+        return gemm.is_tiled(kernel)
 
     def seconds(self, kernel: Kernel) -> float:
         return seconds(self.gpu, kernel)
@@ -30,7 +30,7 @@ class Tiles(Estimator):
         if has_own(self.gpu, kernel) and gemm.of_dtype(self.gpu.tiles, kernel.dtype):
             return Basis("fitted")
         if self.gpu.like is None:
-            grade = "datasheet" if kernel.kind == "gemm" else "guess"
+            grade = "datasheet" if kernel.is_product else "guess"
         else:
             borne_out = (kernel.kind, kernel.dtype) in self.gpu.facts.borne_out
             grade = "fitted" if borne_out else "guess"
@@ -44,7 +44,7 @@ class SlowerFormat(Estimator):
     covers = "products in a format measured over one that runs on the same units"
 
     def answers(self, kernel: Kernel) -> bool:
-        return kernel.kind in gemm.KINDS and kernel.dtype in self.gpu.facts.beyond_alike
+        return gemm.is_tiled(kernel) and kernel.dtype in self.gpu.facts.beyond_alike
 
     def seconds(self, kernel: Kernel) -> float:
         alike, gpu = self._alike(kernel), self.gpu
@@ -63,9 +63,9 @@ class SlowerFormat(Estimator):
 
 def has_own(gpu: Gpu, kernel: Kernel) -> bool:
     """Whether a GPU has a tile model of its own for a kernel."""
-    if kernel.kind not in gemm.KINDS:
+    if not gemm.is_tiled(kernel):
         return False
-    own = gemm.of_dtype(gpu.tiles, kernel.dtype) if kernel.kind == "gemm" else None
+    own = gemm.of_dtype(gpu.tiles, kernel.dtype) if kernel.is_product else None
     return own is not None or gpu.facts.gemm is not None
 
 

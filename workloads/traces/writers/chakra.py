@@ -241,7 +241,7 @@ def _begins_step(node: Node) -> bool:
 def _work_of(node: Node) -> tuple[int, int]:
     """Operations and bytes of a matrix product of known shape, for a roofline; (0, 0) of all else."""
     kernel = kernel_of(node.op)
-    if kernel.kind != "gemm" or len(kernel.shape) != 3:
+    if not kernel.is_product or len(kernel.shape) != 3:
         return 0, 0
     m, n, k = kernel.shape
     return 2 * m * n * k, (m * n + m * k + k * n) * (4 if kernel.dtype == "fp32" else 2)
