@@ -98,26 +98,18 @@ GATES = {0: 1, 1: 1, 2: 4, 3: 3}  # by cuDNN's mode: ReLU, tanh, LSTM, GRU
 def _recurrent(
     source: torch.Tensor,
     weight: Sequence[torch.Tensor],
-    weight_stride0: int,
-    weight_buf: torch.Tensor | None,
+    stride: int,
+    buffer: torch.Tensor | None,
     hx: torch.Tensor,
     cx: torch.Tensor | None,
-    mode: int,
-    hidden_size: int,
-    proj_size: int,
-    num_layers: int,
-    batch_first: bool,
-    dropout: float,
-    train: bool,
-    bidirectional: bool,
-    batch_sizes: Sequence[int],
-    dropout_state: torch.Tensor | None,
+    *options: Any,
 ) -> Tensors:
     """Output, last states, and what cuDNN keeps for backward: gates and states of every time and layer."""
+    mode, hidden, projected, layers, _, _, train, bidirectional, packed, _ = options
     directions = 2 if bidirectional else 1
-    width = proj_size or hidden_size
-    times = tuple(source.shape[:1] if batch_sizes else source.shape[:2])
-    kept = prod(times) * num_layers * directions * hidden_size * (GATES[mode] + 2)
+    width = projected or hidden
+    times = tuple(source.shape[:1] if packed else source.shape[:2])
+    kept = prod(times) * layers * directions * hidden * (GATES[mode] + 2)
     return (
         source.new_empty((*times, width * directions)),
         torch.empty_like(hx),

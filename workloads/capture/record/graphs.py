@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import torch
 
-from prestep.workloads.capture.record.streams import Log, Streams
+from prestep.workloads.capture.record.streams import Log, Stream, Streams
 
 #: Events of memory: they happen once, while the graph is recorded.
 ONCE = ("allocate", "free")
@@ -101,4 +101,5 @@ def install() -> None:
         module.CUDAGraph = Graph
         module.graph_pool_handle = lambda: (0, next(Graph._pools))
         module.is_current_stream_capturing = lambda: Graph.recording is not None
+    Stream.is_capturing = lambda stream: Graph.recording is not None
     torch._C._host_emptyCache = lambda: None

@@ -7,9 +7,10 @@ of thousands of times. Operations whose result depends on more than shapes are n
 from __future__ import annotations
 
 import functools
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
@@ -24,6 +25,16 @@ PLAIN = (
     *(str, bool, int, float, type(None)),
 )
 Shape = tuple[int, ...]
+Make = Callable[[FakeTensorMode, list[Any]], Any]
+
+
+class Form(NamedTuple):
+    """Shape, strides in elements, type and device of a tensor."""
+
+    shape: Shape
+    strides: Shape
+    dtype: torch.dtype
+    device: torch.device
 
 
 class _Unlike(Exception):
@@ -38,68 +49,35 @@ class Call:
     tensors: list[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Operand:
+# -- how a result is made again, from the mode and the operands of a call: partial functions of what is known ---------
+def _operand(place: int, _: FakeTensorMode, tensors: list[Any]) -> Any:
     """A result that is an operand, by its place: an operation in place returns it."""
-
-    place: int
-
-    def make(self, fake: FakeTensorMode, tensors: list[Any]) -> Any:
-        return tensors[self.place]
+    return tensors[place]
 
 
-@dataclass(frozen=True, slots=True)
-class View:
+def _view(form: Form, offset: int, fake: FakeTensorMode, tensors: list[Any]) -> Any:
     """A result that lies in the memory of the first operand."""
-
-    shape: Shape
-    strides: Shape
-    offset: int
-    dtype: torch.dtype
-    device: torch.device
-
-    def make(self, fake: FakeTensorMode, tensors: list[Any]) -> Any:
-        empty = torch.empty((0,), dtype=self.dtype, device="meta")
-        storage = tensors[0].untyped_storage()
-        empty.set_(storage, self.offset, self.shape, self.strides)
-        return FakeTensor(fake, empty, self.device)
+    empty = torch.empty((0,), dtype=form.dtype, device="meta")
+    empty.set_(tensors[0].untyped_storage(), offset, form.shape, form.strides)
+    return FakeTensor(fake, empty, form.device)
 
 
-@dataclass(frozen=True, slots=True)
-class New:
+def _new(form: Form, fake: FakeTensorMode, _: list[Any]) -> Any:
     """A result in memory of its own."""
-
-    shape: Shape
-    strides: Shape
-    dtype: torch.dtype
-    device: torch.device
-
-    def make(self, fake: FakeTensorMode, tensors: list[Any]) -> Any:
-        empty = torch.empty_strided(
-            self.shape, self.strides, dtype=self.dtype, device="meta"
-        )
-        return FakeTensor(fake, empty, self.device)
+    empty = torch.empty_strided(
+        form.shape, form.strides, dtype=form.dtype, device="meta"
+    )
+    return FakeTensor(fake, empty, form.device)
 
 
-@dataclass(frozen=True, slots=True)
-class Constant:
+def _constant(value: Any, *_: Any) -> Any:
     """A result that is no tensor."""
-
-    value: Any
-
-    def make(self, fake: FakeTensorMode, tensors: list[Any]) -> Any:
-        return self.value
+    return value
 
 
-@dataclass(frozen=True, slots=True)
-class Several:
+def _several(kind: type, parts: tuple[Make, ...], *call: Any) -> Any:
     """A list or tuple of results."""
-
-    kind: type
-    parts: tuple[Any, ...]
-
-    def make(self, fake: FakeTensorMode, tensors: list[Any]) -> Any:
-        return self.kind([part.make(fake, tensors) for part in self.parts])
+    return kind([part(*call) for part in parts])
 
 
 @dataclass(slots=True)
@@ -118,7 +96,7 @@ class Entry:
         Of its description in the table of operations; None before it was written down.
     """
 
-    result: Any
+    result: Make
     written: tuple[int, ...]
     valued: bool
     number: int | None = field(default=None)
@@ -135,7 +113,7 @@ class Memo:
         return None if call is None else self.entries.get(call.key)
 
     def results(self, entry: Entry, tensors: list[Any]) -> Any:
-        return entry.result.make(self.fake, tensors)
+        return entry.result(self.fake, tensors)
 
     def keep(
         self, call: Call | None, function: Any, args: Any, options: Any, results: Any
@@ -243,33 +221,33 @@ class _Results:
         self.may_view = may_view
         self.own: set[int] = set()
 
-    def read(self, results: Any) -> Any:
+    def read(self, results: Any) -> Make:
         kind = type(results)
         if kind is list or kind is tuple:
-            return Several(kind, tuple(self.read(each) for each in results))
+            return partial(_several, kind, tuple(self.read(each) for each in results))
         if kind is FakeTensor:
             return self._tensor(results)
         if kind in (bool, int, float, type(None)):
-            return Constant(results)
+            return partial(_constant, results)
         raise _Unlike
 
-    def _tensor(self, tensor: FakeTensor) -> Any:
+    def _tensor(self, tensor: FakeTensor) -> Make:
         if id(tensor) in self.operands:
-            return Operand(self.operands[id(tensor)])
+            return partial(_operand, self.operands[id(tensor)])
         if tensor.constant is not None or not _is_dense(tensor):
             raise _Unlike
         shape, strides = tuple(tensor.shape), tensor.stride()
-        form = tensor.dtype, tensor.fake_device
+        form = Form(shape, strides, tensor.dtype, tensor.fake_device)
         storage = tensor.untyped_storage()
         if storage._cdata in self.memories:
             if not self.may_view or storage._cdata != self.memories[0]:
                 raise _Unlike
-            return View(shape, strides, tensor.storage_offset(), *form)
+            return partial(_view, form, tensor.storage_offset())
         fits = storage.nbytes() == _span(shape, strides) * tensor.element_size()
         if not fits or tensor.storage_offset() or storage._cdata in self.own:
             raise _Unlike
         self.own.add(storage._cdata)
-        return New(shape, strides, *form)
+        return partial(_new, form)
 
 
 def _is_dense(tensor: torch.Tensor) -> bool:

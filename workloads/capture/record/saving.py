@@ -11,6 +11,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.distributed.checkpoint import default_planner
 
+from prestep.workloads.capture.record.describe import DTYPES
 from prestep.workloads.capture.record.stand_in import inward
 from prestep.workloads.capture.record.values import value_of
 
@@ -121,20 +122,10 @@ def _address(tensor: FakeTensor) -> int:
 
 
 # -- safetensors ---------------------------------------------------------------------------------------
-NAMES = {
-    torch.float64: "F64",
-    torch.float32: "F32",
-    torch.bfloat16: "BF16",
-    torch.float16: "F16",
-    torch.float8_e4m3fn: "F8_E4M3",
-    torch.float8_e5m2: "F8_E5M2",
-    torch.int64: "I64",
-    torch.int32: "I32",
-    torch.int16: "I16",
-    torch.int8: "I8",
-    torch.uint8: "U8",
-    torch.bool: "BOOL",
-}
+def _name(dtype: torch.dtype) -> str:
+    """As safetensors calls a type: BF16, F8_E4M3, I64."""
+    own = DTYPES[dtype].replace("fp", "f")
+    return own.replace("uint", "u").replace("int", "i").upper()
 
 
 def _write_safetensors_without_numbers() -> None:
@@ -164,7 +155,7 @@ def _write_zeros(
         end = begin + tensor.numel() * tensor.element_size()
         shape = list(tensor.shape)
         header[name] = {
-            "dtype": NAMES[tensor.dtype],
+            "dtype": _name(tensor.dtype),
             "shape": shape,
             "data_offsets": [begin, end],
         }

@@ -12,9 +12,12 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
 aten = torch.ops.aten
-#: Layouts of tensors of which only entries that are not zero lie in memory; compressed: by rows, by columns.
-COMPRESSED = torch.sparse_csr, torch.sparse_csc
-SPARSE = torch.sparse_coo, *COMPRESSED
+#: Values and indices, which are all that lies in memory, by layout: by coordinates, by rows, by columns.
+PARTS = {
+    torch.sparse_coo: ("_values", "_indices"),
+    torch.sparse_csr: ("values", "col_indices", "crow_indices"),
+    torch.sparse_csc: ("values", "row_indices", "ccol_indices"),
+}
 #: Operators whose results share the memory of their operand.
 VIEWS = {aten.detach.default, aten.alias.default, aten._coalesced_.default}
 SUMS = {aten.add.Tensor, aten.sub.Tensor, aten.cat.default}
@@ -22,17 +25,13 @@ PRODUCTS = {aten.mm.default, aten._sparse_sparse_matmul.default}
 
 
 def is_sparse(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and value.layout in SPARSE
+    return isinstance(value, torch.Tensor) and value.layout in PARTS
 
 
 def parts(value: torch.Tensor) -> tuple[torch.Tensor, ...]:
-    """Values and indices of a sparse tensor, which are all that lies in memory."""
+    """Values and indices of a sparse tensor."""
     with _disable_current_modes():
-        if value.layout == torch.sparse_csr:
-            return value.values(), value.col_indices(), value.crow_indices()
-        if value.layout == torch.sparse_csc:
-            return value.values(), value.row_indices(), value.ccol_indices()
-        return value._values(), value._indices()
+        return tuple(getattr(value, name)() for name in PARTS[value.layout])
 
 
 def faked(fake: FakeTensorMode, value: torch.Tensor, device: torch.device) -> Any:

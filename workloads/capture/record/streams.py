@@ -90,12 +90,30 @@ class Event:
         return 1.0
 
 
-class Stream:
+class Within:
+    """`with torch.cuda.stream(s)`, or `with s`: operations inside go to ``s``; None: to the one of before."""
+
+    def __init__(self, stream: Stream | None = None) -> None:
+        self.stream = stream
+
+    def __enter__(self) -> Stream | None:
+        Streams.stack.append(Streams.now)
+        Streams.now = self.stream or Streams.now
+        return self.stream
+
+    def __exit__(self, *_: object) -> None:
+        Streams.now = Streams.stack.pop()
+
+
+class Stream(Within):
     """A queue of operations; number 0 is the default one."""
+
+    is_capturing: Callable[[Any], bool]  # `graphs` says it
 
     def __init__(
         self, *_: Any, number: int | None = None, priority: int = 0, **__: Any
     ) -> None:
+        super().__init__(self)
         self.number = next(_numbers) if number is None else number
         self.priority = priority
         self.device = SHOWN
@@ -124,14 +142,6 @@ class Stream:
     def priority_range() -> tuple[int, int]:
         return 0, -5
 
-    def __enter__(self) -> Stream:
-        Streams.stack.append(Streams.now)
-        Streams.now = self
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        Streams.now = Streams.stack.pop()
-
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Stream) and other.number == self.number
 
@@ -150,18 +160,3 @@ class Streams:
     def switch(cls, stream: Stream) -> None:
         """Operations go to another stream from now on."""
         cls.now = stream
-
-
-class Within:
-    """`with torch.cuda.stream(s)`: operations inside go to ``s``; None: to the one of before."""
-
-    def __init__(self, stream: Stream | None = None) -> None:
-        self.stream = stream
-
-    def __enter__(self) -> Stream | None:
-        Streams.stack.append(Streams.now)
-        Streams.now = self.stream or Streams.now
-        return self.stream
-
-    def __exit__(self, *_: object) -> None:
-        Streams.now = Streams.stack.pop()

@@ -6,18 +6,12 @@ from typing import Any
 
 import torch
 
-DTYPES = {
-    "FloatTensor": torch.float32,
-    "DoubleTensor": torch.float64,
-    "HalfTensor": torch.float16,
-    "BFloat16Tensor": torch.bfloat16,
-    "LongTensor": torch.int64,
-    "IntTensor": torch.int32,
-    "ShortTensor": torch.int16,
-    "CharTensor": torch.int8,
-    "ByteTensor": torch.uint8,
-    "BoolTensor": torch.bool,
-}
+from prestep.workloads.operation import words
+
+NAMES = words(
+    "FloatTensor DoubleTensor HalfTensor BFloat16Tensor LongTensor IntTensor ShortTensor "
+    "CharTensor ByteTensor BoolTensor"
+)
 
 
 class Typed(type):
@@ -38,7 +32,7 @@ class Typed(type):
         return torch.as_tensor(given[0], dtype=cls.dtype).to("cuda")
 
 
-TYPES = {name: Typed(name, (), {"dtype": dtype}) for name, dtype in DTYPES.items()}
+TYPES = {name: Typed(name, (), {"dtype": getattr(torch, name).dtype}) for name in NAMES}
 
 
 def named(dtype: Any) -> Typed | None:
