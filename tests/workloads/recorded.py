@@ -128,7 +128,7 @@ def transformer(
             ExpertParallel(group) if group else BlockParallel(),
         )
         return net, lambda: aten.cross_entropy(
-            t, net.forward(t, (batch, 2048), lambda b, x: run(t, b, x))
+            t, net.outputs(t, (batch, 2048), lambda b, x: run(t, b, x))[0]
         )
 
     return record(build)

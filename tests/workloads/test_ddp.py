@@ -67,7 +67,7 @@ def net_of(t: Tape, m: ModelSpec, ep: int) -> tuple[list[Tensor], Tensor]:
         id(p) for b in net.blocks for p in (b.ffn.expert_parameters if ep > 1 else [])
     }  # type: ignore[attr-defined]
     loss = aten.cross_entropy(
-        t, net.forward(t, (1, 64), lambda block, x: block.forward(t, x))
+        t, net.outputs(t, (1, 64), lambda block, x: block.forward(t, x))[0]
     )
     return [p for p in net.parameters if id(p) not in local], loss
 

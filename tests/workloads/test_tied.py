@@ -52,7 +52,7 @@ class Recorded:
     def step(self) -> None:
         t = self.tape
         loss = aten.cross_entropy(
-            t, self.net.forward(t, (2, 64), lambda block, x: block.forward(t, x))
+            t, self.net.outputs(t, (2, 64), lambda block, x: block.forward(t, x))[0]
         )
         t.backward(loss, Tensor(None, loss.shape))
 

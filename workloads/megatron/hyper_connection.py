@@ -9,6 +9,7 @@ are counted in 16 bits here.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from prestep.workloads.megatron.elementwise import pass_over, unsaved
 from prestep.workloads.megatron.shard import Shard
@@ -19,6 +20,7 @@ from prestep.workloads.torch.activation_checkpoint import (
     discarded,
     replayed,
 )
+from prestep.workloads.torch.functional import launched
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -88,67 +90,53 @@ class HyperConnection(Module):
 
     def out(self, t: Tape, y: Tensor, x: Tensor, h: Tensor) -> Tensor:
         """Streams mixed, and the part's output in each of them."""
-        moves, shapes = self.kernels, (x.shape, y.shape, h.shape)
-        z = t.empty(x.shape, x.itemsize)
-        self._pass(t, moves.added, x.elements)
         # A product's gradients want both factors.
         saved = [detached(each) for each in (x, y, h)]
-
-        def backward(g: Tensor) -> list[Tensor | None]:
-            _ = saved
-            self._pass(t, moves.added_back, g.elements)
-            return [t.empty(shape) for shape in shapes]
-
-        made = t.apply(z, [x, y, h], backward)
+        over, moves = partial(self._pass, t, x.elements), self.kernels
+        both = partial(over, moves.added), partial(over, moves.added_back)
+        made = launched(t, [x, y, h], x.shape, *both, saved)
         if not self.again:
             return made
         # All layers of a stage are one block (mhc_recompute_layer_num), whose streams are made again.
-        return replayed(t, made, lambda: self._pass(t, moves.added, x.elements))
+        return replayed(t, made, partial(over, moves.added))
 
     def _mapped(self, t: Tape, x: Tensor) -> Tensor:
         """Mixing weights of every token."""
-        moves = self.kernels
-        h = t.empty((*x.shape[:-1], self.weights))
-        t.cpu("fused")
-        self._pass(t, moves.mapped, x.elements)
-        self._over_weights(t, h, moves.small[0])
-        # What the projection made, before and after its activations, in fp32.
-        saved = [detached(x), t.empty(h.shape, 4), t.empty(h.shape, 4)]
-        trained = [self.mapping, self.scales, self.offsets]
+        moves, shape = self.kernels, (*x.shape[:-1], self.weights)
+        n, count = x.elements, x.elements // x.shape[-1] * self.weights
 
-        def backward(g: Tensor) -> list[Tensor | None]:
-            _ = saved
+        def ahead() -> None:
+            t.cpu("fused")
+            self._pass(t, n, moves.mapped)
+            self._over_weights(t, count, moves.small[0])
+
+        def back() -> None:
             t.cpu("fused_backward")
-            self._over_weights(t, g, moves.small[1])
-            self._pass(t, moves.mapped_back, x.elements)
-            return [t.empty(x.shape), *(t.empty(w.shape) for w in trained)]
+            self._over_weights(t, count, moves.small[1])
+            self._pass(t, n, moves.mapped_back)
 
-        return t.apply(h, [x, *trained], backward)
+        # What the projection made, before and after its activations, in fp32.
+        saved = [detached(x), t.empty(shape, 4), t.empty(shape, 4)]
+        trained = [self.mapping, self.scales, self.offsets]
+        return launched(t, [x, *trained], shape, ahead, back, saved)
 
     def _joined(self, t: Tape, x: Tensor, h: Tensor) -> Tensor:
         """One stream of all, by their weights."""
-        moves, weights = self.kernels, h.shape
-        y = t.empty((*x.shape[:-1], self.m.hidden), x.itemsize)
-        self._pass(t, moves.joined, x.elements)
-        saved = [detached(x), detached(h)]
+        moves, shape = self.kernels, (*x.shape[:-1], self.m.hidden)
+        over = partial(self._pass, t, x.elements)
+        both = partial(over, moves.joined), partial(over, moves.joined_back)
+        return launched(t, [x, h], shape, *both, [detached(x), detached(h)])
 
-        def backward(g: Tensor) -> list[Tensor | None]:
-            _ = saved
-            self._pass(t, moves.joined_back, x.elements)
-            return [t.empty(x.shape), t.empty(weights)]
-
-        return t.apply(y, [x, h], backward)
-
-    def _pass(self, t: Tape, moves: Moved, elements: int) -> None:
+    def _pass(self, t: Tape, elements: int, moves: Moved) -> None:
         """Kernels over so many elements of all streams, in 16 bits."""
         size = 2.0 * elements
         for streams, one in moves:
             pass_over(t, elements, size * (streams + one / self.m.streams))
 
-    def _over_weights(self, t: Tape, h: Tensor, kernels: int) -> None:
-        """Kernels that read and write the mixing weights in fp32."""
+    def _over_weights(self, t: Tape, count: int, kernels: int) -> None:
+        """Kernels that read and write so many mixing weights in fp32."""
         for _ in range(kernels):
-            pass_over(t, h.elements, 8.0 * h.elements)
+            pass_over(t, count, 8.0 * count)
 
 
 def _thrice(t: Tape, x: Tensor) -> list[Tensor]:
@@ -171,16 +159,9 @@ def expanded(t: Tape, x: Tensor, streams: int) -> Tensor:
     """A copy of the embedding in every stream; backward their sum (input_expand)."""
     if streams == 1:
         return x
-    shape = (*x.shape[:-1], x.shape[-1] * streams)
-    y = t.empty(shape, x.itemsize)
-    moved = x.size + y.size
-    pass_over(t, y.elements, moved)
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        pass_over(t, g.elements, moved)
-        return [t.empty(x.shape, x.itemsize)]
-
-    return t.apply(y, [unsaved(x)], backward)
+    shape, n = (*x.shape[:-1], x.shape[-1] * streams), x.elements
+    moved = partial(pass_over, t, n * streams, x.size * (streams + 1))
+    return launched(t, [unsaved(x)], shape, moved, moved)
 
 
 # Bytes that the contraction moves, in sizes of all streams in 16 bits: cast to fp32 with its norm, the product with a
@@ -202,18 +183,13 @@ class Contraction(Module):
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         if self.m.streams == 1:
             return x
-        y = t.empty((*x.shape[:-1], self.m.hidden), x.itemsize)
-        for moved in CONTRACTED:
-            pass_over(t, x.elements, moved * x.size)
-        saved = [detached(x), t.empty(x.shape, 4)]
+        n, size = x.elements, x.size
 
-        def backward(g: Tensor) -> list[Tensor | None]:
-            _ = (g, saved)
-            for moved in CONTRACTED_BACK:
-                pass_over(t, x.elements, moved * x.size)
-            return [
-                t.empty(x.shape, x.itemsize),
-                *(t.empty(w.shape) for w in self.parameters),
-            ]
+        def passes(moves: tuple[float, ...]) -> None:
+            for moved in moves:
+                pass_over(t, n, moved * size)
 
-        return t.apply(y, [x, *self.parameters], backward)
+        both = partial(passes, CONTRACTED), partial(passes, CONTRACTED_BACK)
+        saved, shape = [detached(x), t.empty(x.shape, 4)], x.shape[:-1]
+        inputs = [x, *self.parameters]
+        return launched(t, inputs, (*shape, self.m.hidden), *both, saved)

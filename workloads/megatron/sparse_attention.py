@@ -8,6 +8,7 @@ keys, a radix top-k, and, where it is trained, a loss over the chosen keys whose
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
@@ -17,7 +18,7 @@ from prestep.workloads.models import compressed
 from prestep.workloads.models.compressed import overlap
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.activation_checkpoint import detached
-from prestep.workloads.torch.functional import norm
+from prestep.workloads.torch.functional import launched, norm
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -76,16 +77,10 @@ class Compressor(Module):
         ahead = (*POOLED[:1], *(OVERLAPPED if twice else ()), *POOLED[1:])
         back = (*POOLED_BACK[:4], *(OVERLAPPED_BACK if twice else ()), *POOLED_BACK[4:])
         shape = (values.shape[0] // self.ratio, *values.shape[1:-1], self.width)
-        inputs, sizes = [values, scores, self.places], (values.shape, scores.shape)
-        saved = t.empty((values.elements,), SAVED)
-        _operators(t, values.elements, ahead)
-
-        def backward(g: Tensor) -> list[Tensor | None]:
-            _ = (g, saved)
-            _operators(t, values.elements, back, "elementwise_backward")
-            return [*(t.empty(size) for size in sizes), t.empty(self.places.shape)]
-
-        return t.apply(t.empty(shape, values.itemsize), inputs, backward)
+        over = partial(_operators, t, values.elements)
+        both = partial(over, ahead), partial(over, back, "elementwise_backward")
+        saved = [t.empty((values.elements,), SAVED)]
+        return launched(t, [values, scores, self.places], shape, *both, saved)
 
 
 def hadamard(t: Tape, x: Tensor) -> Tensor:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 
 from prestep.sim.graph.kernel import Kernel
@@ -13,6 +13,7 @@ from prestep.workloads.exchanges.experts import STREAM, TokenExchange, Way
 from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
 from prestep.workloads.megatron.shard import Shard, Spread
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.functional import launched
 from prestep.workloads.torch.tape import Tape, Tensor
 
 OPERATORS = 3  # that the host issues for a permutation without fusion
@@ -60,18 +61,15 @@ def _permuted(
     backward: Sequence[Kernel],
 ) -> Tensor:
     """Rows moved by PyTorch's operators; they are saved for the gradients of their weights."""
-    t.cpu("fused", OPERATORS)
-    y = t.empty(shape, x.itemsize)
-    for kernel in forward:
-        t.launch(kernel)
 
-    def back(g: Tensor) -> list[Tensor | None]:
-        t.cpu("fused_backward", OPERATORS)
-        for kernel in backward:
+    def launch(host: str, kernels: Sequence[Kernel]) -> None:
+        t.cpu(host, OPERATORS)
+        for kernel in kernels:
             t.launch(kernel)
-        return [t.empty(x.shape, x.itemsize)]
 
-    return t.apply(y, [unsaved(x)], back)
+    ahead, back = ("fused", forward), ("fused_backward", backward)
+    both = partial(launch, *ahead), partial(launch, *back)
+    return launched(t, [unsaved(x)], shape, *both, [x])
 
 
 ITEM = 2.0  # bytes of an element

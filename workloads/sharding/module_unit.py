@@ -148,23 +148,32 @@ class ModuleUnit(ShardedUnit):
         return storages(self.t.memory, sizes, "buffers")
 
     # -- the module's hooks -----------------------------------------------------------------------
-    def forward(
-        self, inputs: Tensor | None, run: Callable[[Tensor | None], Tensor]
-    ) -> Tensor:
+    def forward(self, x: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
         """Runs a module with its parameters gathered; sets up its backward hooks."""
         t = self.t
-        t.cpu("fsdp_pre_forward")
-        if inputs is None:  # the root module, or an embedding
-            self.begin()
+        self._gather_now()
+        if x.requires_grad and t.grad_enabled:
+            x = t.apply(x.view(*x.shape), [x], self._post_backward)
+        return self._ran(run(x))
+
+    def forward_first(self, run: Callable[[], Tensor]) -> Tensor:
+        """The same of a module whose input has no gradient: the root, or an embedding."""
+        self.begin()
+        self._gather_now()
+        return self._ran(run())
+
+    def _gather_now(self) -> None:
+        """The parameters are there, and what is said to come next is on its way."""
+        self.t.cpu("fsdp_pre_forward")
         self.gather()
         self.wait(forward=True)
         for unit in self.ahead or ():
             unit.gather()
-        if inputs is not None and inputs.requires_grad and t.grad_enabled:
-            inputs = t.apply(inputs.view(*inputs.shape), [inputs], self._post_backward)
-        out = run(inputs)
-        t.cpu("fsdp_post_forward")
-        if t.grad_enabled:
+
+    def _ran(self, out: Tensor) -> Tensor:
+        """The output, whose gradient calls the hook before the module's backward pass."""
+        self.t.cpu("fsdp_post_forward")
+        if self.t.grad_enabled:
             self.open = True
             if out.node is not None:
                 out.node.hooks.append(self.pre_backward)

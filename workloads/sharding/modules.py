@@ -74,21 +74,15 @@ class ShardedModule:
             self.groups[0].begin()
             outputs = run()
         else:
-            outputs = self._forward_root(self.root, run)
+            outputs = []
+
+            def hooked() -> Tensor:
+                outputs.extend(run())
+                return outputs[-1]  # the gradient of the last one comes first
+
+            self.root.forward_first(hooked)
         # The last gather's buffer (FSDPState._post_forward of the root).
         self.flow.arrived = None
-        return outputs
-
-    def _forward_root(
-        self, root: ModuleUnit, run: Callable[[], list[Tensor]]
-    ) -> list[Tensor]:
-        outputs: list[Tensor] = []
-
-        def hooked(_: Tensor | None) -> Tensor:
-            outputs.extend(run())
-            return outputs[-1]  # the gradient of the last one comes first
-
-        root.forward(None, hooked)
         return outputs
 
     def after_backward(self) -> None:

@@ -6,7 +6,7 @@ operator says what it saves for backward, because that is what memory is made of
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -182,37 +182,57 @@ def launch_elementwise(t: Tape, kind: str, elements: int, moved: float) -> None:
     t.launch(Kernel(kind, (elements,), bytes=moved))
 
 
-def clamp(t: Tape, x: Tensor) -> Tensor:
-    """Elementwise bounds: saves its input, which says where the gradient passes."""
-    shape, itemsize = x.shape, x.itemsize
-    t.cpu("elementwise")
-    t.saves(x.requires_grad)
-    launch_elementwise(t, "fused", x.elements, 2 * x.size)
+def launched(
+    t: Tape,
+    inputs: list[Tensor],
+    shape: tuple[int, ...],
+    ahead: Callable[[], object],
+    back: Callable[[], object],
+    saved: Sequence[Tensor] = (),
+) -> Tensor:
+    """A new value by what ``ahead`` launches, and the inputs' gradients by what ``back`` does.
+
+    ``saved`` stays until then; what the two functions hold, too.
+    """
+    sizes = [(x.shape, x.itemsize) for x in inputs]
+    y = t.empty(shape, inputs[0].itemsize)
+    ahead()
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("elementwise_backward")
-        launch_elementwise(t, "fused", g.elements, 3 * g.size)
-        _ = x
-        return [t.empty(shape, itemsize)]
+        _ = (g, saved)
+        back()
+        return [t.empty(*size) for size in sizes]
 
-    return t.apply(t.empty(shape, itemsize), [x], backward)
+    return t.apply(y, inputs, backward)
+
+
+def clamp(t: Tape, x: Tensor) -> Tensor:
+    """Elementwise bounds: saves its input, which says where the gradient passes."""
+    over = partial(launch_elementwise, t, "fused", x.elements)
+
+    def back() -> None:
+        t.cpu("elementwise_backward")
+        over(3 * x.size)
+
+    t.cpu("elementwise")
+    t.saves(x.requires_grad)
+    return launched(t, [x], x.shape, partial(over, 2 * x.size), back, [x])
 
 
 def gated(t: Tape, kind: str, x: Tensor, factor: Tensor) -> Tensor:
     """An activation times a factor in one kernel, as Inductor makes it: saves both."""
-    shape, itemsize = x.shape, x.itemsize
     kind = kind.removesuffix("2")  # the square of a ReLU is one kernel like it
+    forward, size = f"fused_{kind}_mul", x.size
+    over = partial(launch_elementwise, t, elements=x.elements)
+
+    def back() -> None:
+        t.cpu("elementwise_backward")
+        over(f"{forward}_bwd", moved=5 * size)
+
     t.cpu("elementwise")
     t.saves(2)
-    t.launch(Kernel(f"fused_{kind}_mul", (x.elements,), bytes=3 * x.size))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("elementwise_backward")
-        t.launch(Kernel(f"fused_{kind}_mul_bwd", (g.elements,), bytes=5 * g.size))
-        _ = (x, factor)
-        return [t.empty(shape, itemsize) for _ in range(2)]
-
-    return t.apply(t.empty(shape, itemsize), [x, factor], backward)
+    ahead = partial(over, forward, moved=3 * size)
+    return launched(t, [x, factor], x.shape, ahead, back, [x, factor])
 
 
 def norm(

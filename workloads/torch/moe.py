@@ -122,11 +122,9 @@ class MixtureOfExperts(Module):
         return experts(x) if self.sharded is None else self.sharded.forward(x, experts)
 
     def _experts_of(
-        self, t: Tape, order: Tensor, column: Linear, row: Linear, x: Tensor | None
+        self, t: Tape, order: Tensor, column: Linear, row: Linear, x: Tensor
     ) -> Tensor:
         """What the routed experts make of tokens, whose rows go to them in this order."""
-        if x is None:
-            raise TypeError("experts need an input")
         return self._run_experts(t, self._dispatch(t, x, order), column, row)
 
     def _seen_by_all(

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
 
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
@@ -17,20 +17,9 @@ with lazily():
     from prestep.workloads.torch import activation_checkpoint, again
 
 
-class RunBlock(Protocol):
-    """Runs a transformer's block under ``torch.compile``.
-
-    ``bucket_cap`` is the size of DDP's buckets, None without DDP; ``again`` is what of it runs again in backward.
-    """
-
-    def __call__(
-        self,
-        t: Tape,
-        block: Block,
-        x: Tensor,
-        bucket_cap: float | None,
-        again: again.Again | None,
-    ) -> Tensor: ...
+#: Runs a transformer's block under ``torch.compile``: the tape, the block, its input, the size of DDP's buckets (None
+#: without DDP), and what of it runs again in backward.
+RunBlock = Callable[[Tape, Block, Tensor, "float | None", "again.Again | None"], Tensor]
 
 
 @dataclass
@@ -57,14 +46,8 @@ class BlockRunner:
 
     def __call__(self, block: Block, x: Tensor) -> Tensor:
         """The block's output; its parameters are gathered for it where they are sharded."""
-
-        def gathered(x: Tensor | None) -> Tensor:
-            if x is None:
-                raise TypeError("a block needs an input")
-            return self._forward(block, x)
-
-        group = self.sharded.get(block)
-        return group.forward(x, gathered) if group is not None else gathered(x)
+        run, group = partial(self._forward, block), self.sharded.get(block)
+        return run(x) if group is None else group.forward(x, run)
 
     def _forward(self, block: Block, x: Tensor) -> Tensor:
         """Runs a block, checkpointed if it is to be computed again in backward: a compiled one sees to it itself."""

@@ -7,11 +7,13 @@ kernels are those of mamba_ssm and of flash-linear-attention, whoever calls them
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.models import hybrid
 from prestep.workloads.models.hybrid import Sizes
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch.functional import launched
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -133,13 +135,6 @@ def measured(
 
     It saves its inputs, and makes something like a tensor.
     """
-    start(t, name, shape, "fwd")
-    y = t.empty(like.shape, like.itemsize)
-    sizes = [(x.shape, x.itemsize) for x in inputs]
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (g, inputs)
-        start(t, name, shape, "bwd")
-        return [t.empty(*size) for size in sizes]
-
-    return t.apply(y, inputs, backward)
+    run = partial(start, t, name, shape)
+    both = partial(run, "fwd"), partial(run, "bwd")
+    return launched(t, inputs, like.shape, *both, inputs)

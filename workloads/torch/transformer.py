@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prestep.sim.extras import lazily
@@ -107,15 +108,6 @@ class Transformer(Module):
         inside = [p for b in self.all_blocks for p in b.parameters]
         return without(self.parameters, inside)
 
-    def forward(
-        self,
-        t: Tape,
-        x: Tensor | tuple[int, int],
-        run_block: Callable[[Block, Tensor], Tensor],
-    ) -> Tensor:
-        """The next token's logits, or the activation that is sent on; see `outputs`."""
-        return self.outputs(t, x, run_block)[0]
-
     def outputs(
         self,
         t: Tape,
@@ -146,7 +138,7 @@ class Transformer(Module):
         with t.within("embedding"):
             if group is None:
                 return self._embedded(t, x)
-            return group.forward(None, lambda _: self._embedded(t, x))
+            return group.forward_first(lambda: self._embedded(t, x))
 
     def _embedded(self, t: Tape, x: Tensor | tuple[int, int]) -> Tensor:
         """What the first block takes."""
@@ -182,14 +174,9 @@ class Transformer(Module):
 
     def _first_logits(self, t: Tape, h: Tensor, norm: Norm, head: Tensor) -> Tensor:
         """The next token's logits; norm and head are gathered for them, where they are a group of their own."""
+        logits = partial(self._logits, t, norm=norm, head=head)
         group = self.head_group
-        if group is None:
-            return self._logits(t, h, norm, head)
-
-        def gathered(y: Tensor | None) -> Tensor:
-            return self._logits(t, h if y is None else y, norm, head)
-
-        return group.forward(h, gathered)
+        return logits(h) if group is None else group.forward(h, logits)
 
     def _logits(self, t: Tape, h: Tensor, norm: Norm, head: Tensor) -> Tensor:
         with t.within("head"):
