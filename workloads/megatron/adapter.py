@@ -20,15 +20,12 @@ from dataclasses import dataclass, replace
 from typing import Literal, NamedTuple
 
 from prestep.workloads.exchanges.tensor import exchange
-from prestep.workloads.job.adapter import Target
 from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
 from prestep.workloads.megatron.gemm import gemm, weight_gradient
 from prestep.workloads.megatron.linear import column_linear, gradient_of, row_linear
 from prestep.workloads.megatron.shard import Shard, whole
-from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
-PREFIX = "adapter."
 # Bytes of an element: dropout reads, writes, and keeps a byte of mask; backward the same. Scaling reads and writes. A
 # sum reads both and writes; where it is made by the kernel that reads it, that reads the second.
 DROPPED, SCALED, ADDED, ADDED_BY_READER = 5.0, 4.0, 6.0, 2.0
@@ -55,13 +52,6 @@ class Hop(NamedTuple):
     width: int = 0
 
 
-# -- which projections have one -------------------------------------------------------------------
-def freeze(module: Module) -> None:
-    """No weight has a gradient but those of adapters."""
-    for p in module.parameters:
-        p.requires_grad = PREFIX in p.name
-
-
 def matrices(
     n: int, k: int, s: Shard, row: bool
 ) -> tuple[tuple[int, int], tuple[int, int]]:
@@ -76,47 +66,10 @@ def matrices(
     return (rank, k), (n, part) if s.dtensors else (n // ranks, rank)
 
 
-def pair_of(
-    module: Module, t: Tape, target: Target, w: Tensor, s: Shard, row: bool
-) -> Pair | None:
-    """The adapter of a projection, registered with its module; ``row``: the projection's columns are spread."""
-    n, k = w.shape
-    return registered(module, t, target, s, *matrices(n, k, s, row))
-
-
-def whole_pair_of(
-    module: Module, t: Tape, target: Target, w: Tensor, s: Shard
-) -> Pair | None:
-    """The adapter of a projection that is whole on every rank: both of its matrices are spread by rows, or whole."""
-    (n, k), own = w.shape, _spread(s)
-    shapes = matrices(n // own.group.size, k, own, row=False)
-    return registered(module, t, target, s, *shapes)
-
-
-def registered(
-    module: Module,
-    t: Tape,
-    target: Target,
-    s: Shard,
-    into: tuple[int, ...],
-    out: tuple[int, ...],
-    prefix: str = "",
-) -> Pair | None:
-    """The matrices beside a projection, where it is one with an adapter."""
-    if target not in s.adapter.places:
-        return None
-    name = f"{prefix}{PREFIX}{target}"
-    return Pair(
-        module.add(t, *into, name=f"{name}.linear_in"),
-        module.add(t, *out, name=f"{name}.linear_out"),
-    )
-
-
 # -- projections with their adapters --------------------------------------------------------------
-def adapted_column(
-    t: Tape, x: Tensor, w: Tensor, pair: Pair | None, s: Shard
-) -> Tensor:
+def adapted_column(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     """A projection whose rows are spread, with its adapter if it has one."""
+    pair = t.pairs.get(w)
     if pair is None and not s.dtensors:
         return column_linear(t, x, w, s)
     # The projection and its adapter take the same gathered input, whose gradients are summed together.
@@ -129,25 +82,24 @@ def adapted_column(
     return joined(t, y, through_column(t, x, pair, s), s)
 
 
-def adapted_whole(t: Tape, x: Tensor, w: Tensor, pair: Pair | None, s: Shard) -> Tensor:
+def adapted_whole(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     """A projection that is whole on every rank, with its adapter if it has one; ranks exchange what its matrices make.
 
     Megatron Bridge takes them for parts of one matrix, whatever tokens each rank has (base_linear_is_parallel).
     """
-    y = column_linear(t, x, w, whole(s))
+    y, pair = column_linear(t, x, w, whole(s)), t.pairs.get(w)
     if pair is None:
         return y
-    own = _spread(s)
+    own = spread_whole(s)
     z = through_column(t, x, pair, own)
     if own.group.size > 1:
         z = moved(t, z, own, "all_gather", "", y.shape)
     return joined(t, y, z, own)
 
 
-def adapted_row(
-    t: Tape, x: Tensor, w: Tensor, pair: Pair | None, s: Shard, part: str = "proj"
-) -> Tensor:
+def adapted_row(t: Tape, x: Tensor, w: Tensor, s: Shard, part: str = "proj") -> Tensor:
     """A projection whose columns are spread, with its adapter if it has one; ``part`` as of `row_linear`."""
+    pair = t.pairs.get(w)
     if s.dtensors:
         return _dtensor_row(t, x, w, pair, s)
     y = row_linear(t, x, w, s, part)
@@ -171,7 +123,7 @@ def _dtensor_row(t: Tape, x: Tensor, w: Tensor, pair: Pair | None, s: Shard) -> 
     return moved(t, y, s, "all_reduce", "", y.shape)
 
 
-def _spread(s: Shard) -> Shard:
+def spread_whole(s: Shard) -> Shard:
     """How an adapter beside a whole projection is spread: DTensors leave it whole."""
     return whole(s) if s.dtensors else s
 

@@ -6,7 +6,7 @@ from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.exchanges.tensor import gather, reduce
-from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair_of
+from prestep.workloads.megatron.adapter import adapted_column, adapted_row
 from prestep.workloads.megatron.core_attention import attention
 from prestep.workloads.megatron.elementwise import bias_add, fused, unsaved
 from prestep.workloads.megatron.shard import Heads, Shard
@@ -33,8 +33,6 @@ class Attention(Module):
         self.qkv_bias = self.add_if(t, m.qkv_bias, width, name="linear_qkv.bias")
         self.proj = self.add(t, m.hidden, inner, name="linear_proj")
         self.proj_bias = self.add_if(t, m.bias, m.hidden, name="linear_proj.bias")
-        self.qkv_pair = pair_of(self, t, "qkv", self.qkv, s, row=False)
-        self.proj_pair = pair_of(self, t, "proj", self.proj, s, row=True)
         self.norms = self._norms(t) if m.qk_norm else []
         self.add_if(t, m.sinks, heads.queries, name="softmax_offset")
 
@@ -45,7 +43,7 @@ class Attention(Module):
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        y = adapted_column(t, x, self.qkv, self.qkv_pair, s)
+        y = adapted_column(t, x, self.qkv, s)
         y = bias_add(t, y, self.qkv_bias)
         if self.m.kv_heads < s.group.size:
             y = whole_groups(t, y, self.heads, s)
@@ -54,7 +52,7 @@ class Attention(Module):
             t.synchronize()
         attend = partial(self._attend, t)
         o = again(t, attend, y) if s.recompute_core else attend(y)
-        return adapted_row(t, self._gated(t, o), self.proj, self.proj_pair, s)
+        return adapted_row(t, self._gated(t, o), self.proj, s)
 
     def _gated(self, t: Tape, o: Tensor) -> Tensor:
         """The output times a sigmoid of the gate, which comes out of the projection beside queries, keys and values."""

@@ -1,4 +1,4 @@
-"""Low-rank adapters beside the frozen projections of experts.
+"""Which projections of a module have low-rank adapters, and those of experts.
 
 Megatron Bridge puts one adapter beside all experts of a rank (share_expert_adapters): two thin products of all rows
 that came, whoever they are for. Ranks of the expert-parallel group hold the same one, and sum its gradients as soon as
@@ -17,21 +17,64 @@ from prestep.workloads.megatron.adapter import (
     joined,
     matrices,
     moved,
-    registered,
+    spread_whole,
     through_column,
     through_row,
 )
 from prestep.workloads.megatron.grouped_linear import GroupedLinear
 from prestep.workloads.megatron.linear import gradient_of
-from prestep.workloads.megatron.shard import EXPERTS_PREFIX, Shard, Spread, alone
+from prestep.workloads.megatron.shard import EXPERTS_PREFIX, Shard, alone
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
+
+PREFIX = "adapter."
+#: What adapters call projections, by their weights' names, and how ranks share them: by columns or rows, or whole.
+PROJECTIONS: dict[str, tuple[Target, str]] = {
+    "linear_qkv": ("qkv", "column"),
+    "linear_proj": ("proj", "row"),
+    "linear_fc1": ("fc1", "column"),
+    "linear_fc2": ("fc2", "row"),
+    "linear_q_down_proj": ("q_down", "whole"),
+    "linear_q_up_proj": ("q_up", "column"),
+    "linear_kv_down_proj": ("kv_down", "whole"),
+    "linear_kv_up_proj": ("kv_up", "column"),
+    "in_proj": ("in_proj", "column"),
+    "out_proj": ("out_proj", "row"),
+}
+
+
+def adapt(t: Tape, module: Module, s: Shard) -> None:
+    """Freezes a module's weights, and puts an adapter beside each projection that is to have one."""
+    for w in tuple(module.parameters):
+        w.requires_grad = False
+        name = w.name.removeprefix(EXPERTS_PREFIX)
+        target, way = PROJECTIONS.get(name, ("", ""))
+        if target not in s.adapter.places:
+            continue
+        row, (n, k) = way == "row", w.shape[-2:]
+        if name != w.name:
+            shapes = ExpertAdapters(s).shapes(w, row)
+        elif way == "whole":
+            own = spread_whole(s)
+            shapes = matrices(n // own.group.size, k, own, row)
+        else:
+            shapes = matrices(n, k, s, row)
+        ahead = w.name.removesuffix(name) + PREFIX
+        made = [
+            module.add(t, *shape, name=f"{ahead}{target}.linear_{part}")
+            for shape, part in zip(shapes, ("in", "out"), strict=False)
+        ]
+        if made:
+            t.pairs[w] = Pair(*made)
 
 
 class ExpertAdapters:
     """The adapters of a layer's experts on this rank, spread as the experts' projections are."""
 
-    def __init__(self, s: Shard, spread: Spread) -> None:
+    def __init__(self, s: Shard) -> None:
+        spread = s.spread
+        if spread is None:
+            raise RuntimeError("adapters of experts that nobody spread")
         self.ranks = spread.group
         # Experts' columns and rows are spread over the ranks that hold them together; sequences are not.
         group = alone(s.group) if spread.tensor is None else spread.tensor
@@ -39,29 +82,25 @@ class ExpertAdapters:
         adapter = replace(s.adapter, rank=rank)
         self.s = replace(s, group=group, sequence=False, adapter=adapter)
 
-    def of(
-        self, t: Tape, module: Module, target: Target, w: Tensor, row: bool
-    ) -> Pair | None:
-        """The adapter of the projections ``w`` (experts, n, k), registered with their module."""
-        adapter = self.s.adapter
+    def shapes(self, w: Tensor, row: bool) -> tuple[tuple[int, ...], ...]:
+        """Of the matrices beside projections ``w`` (experts, n, k); none where they have no adapter."""
+        adapter, (experts, n, k) = self.s.adapter, w.shape
         if adapter.experts == "frozen":
-            return None
-        experts, n, k = w.shape
+            return ()
         each = (experts,) if adapter.experts == "each" else ()
-        into, out = ((*each, *shape) for shape in matrices(n, k, self.s, row))
-        return registered(module, t, target, self.s, into, out, EXPERTS_PREFIX)
+        return tuple((*each, *shape) for shape in matrices(n, k, self.s, row))
 
     def beside(
         self,
         t: Tape,
         x: Tensor,
         y: Tensor,
-        pair: Pair | None,
+        w: Tensor,
         products: GroupedLinear,
         row: bool,
     ) -> Tensor:
-        """``y``, the experts' products of the rows ``x``, with those of their adapter added."""
-        s = self.s
+        """``y``, the experts' products ``w`` of the rows ``x``, with those of their adapter added."""
+        s, pair = self.s, t.pairs.get(w)
         if pair is None:
             return y
         through = through_row if row else through_column

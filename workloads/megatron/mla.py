@@ -10,8 +10,6 @@ from prestep.workloads.megatron.adapter import (
     adapted_column,
     adapted_row,
     adapted_whole,
-    pair_of,
-    whole_pair_of,
 )
 from prestep.workloads.megatron.core_attention import attention
 from prestep.workloads.megatron.elementwise import fused, unsaved
@@ -36,29 +34,24 @@ class LatentAttention(Module):
         self._add_queries(t)
         self._add_keys(t)
         self.proj = self.add(t, m.hidden, self.heads * m.v_head_dim, name="linear_proj")
-        self.proj_pair = pair_of(self, t, "proj", self.proj, s, row=True)
 
     def _add_queries(self, t: Tape) -> None:
         """Queries come from the hidden state, by way of a compressed one where the model has it."""
         m, states = self.m, self.m.q_lora_rank or self.m.hidden
         if m.q_lora_rank:
             self.q_down = self.add(t, states, m.hidden, name="linear_q_down_proj")
-            self.q_down_pair = whole_pair_of(self, t, "q_down", self.q_down, self.s)
             self.q_norm = self.add(t, states, name="q_layernorm")
         queries = self.heads * m.query_dim
         self.q_up = self.add(t, queries, states, name="linear_q_up_proj")
-        self.q_up_pair = pair_of(self, t, "q_up", self.q_up, self.s, row=False)
 
     def _add_keys(self, t: Tape) -> None:
         """Keys and values come from a compressed state."""
         m, states = self.m, self.m.kv_lora_rank
         compressed = states + m.rope_head_dim
         self.kv_down = self.add(t, compressed, m.hidden, name="linear_kv_down_proj")
-        self.kv_down_pair = whole_pair_of(self, t, "kv_down", self.kv_down, self.s)
         self.kv_norm = self.add(t, states, name="kv_layernorm")
         expanded = self.heads * (m.head_dim + m.v_head_dim)
         self.kv_up = self.add(t, expanded, states, name="linear_kv_up_proj")
-        self.kv_up_pair = pair_of(self, t, "kv_up", self.kv_up, self.s, row=False)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
@@ -68,18 +61,18 @@ class LatentAttention(Module):
         if "mla_up_proj" in s.options.recompute_modules:
             q, k = replayed(t, q, lambda: self._expand(t, *states)), unsaved(k)
         o = self._core(t, q, k)
-        return adapted_row(t, o, self.proj, self.proj_pair, s)
+        return adapted_row(t, o, self.proj, s)
 
     def _compressed_queries(self, t: Tape, x: Tensor) -> Tensor:
         """The states that queries come from: the input, where the model does not compress them."""
         if not self.m.q_lora_rank:
             return x
-        q = adapted_whole(t, x, self.q_down, self.q_down_pair, self.s)
+        q = adapted_whole(t, x, self.q_down, self.s)
         return norm(t, "rms", q, [self.q_norm])
 
     def _compressed_keys(self, t: Tape, x: Tensor) -> Tensor:
         """The states that keys and values come from, normed without the rotated part, which all heads share."""
-        kv = adapted_whole(t, x, self.kv_down, self.kv_down_pair, self.s)
+        kv = adapted_whole(t, x, self.kv_down, self.s)
         shape = (*kv.shape[:-1], self.m.kv_lora_rank)
         kv = fused(t, [unsaved(kv)], shape, 2 * kv.size, 2 * kv.size)
         return norm(t, "rms", kv, [self.kv_norm])
@@ -87,8 +80,8 @@ class LatentAttention(Module):
     def _expand(self, t: Tape, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:
         """Queries, and keys beside values, of this rank's heads from the compressed states; rotated."""
         s = self.s
-        q = adapted_column(t, q, self.q_up, self.q_up_pair, s)
-        kv = adapted_column(t, kv, self.kv_up, self.kv_up_pair, s)
+        q = adapted_column(t, q, self.q_up, s)
+        kv = adapted_column(t, kv, self.kv_up, s)
         return self._rotate(t, q, kv)
 
     def _rotate(self, t: Tape, q: Tensor, kv: Tensor) -> tuple[Tensor, Tensor]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair_of
+from prestep.workloads.megatron.adapter import adapted_column, adapted_row
 from prestep.workloads.megatron.elementwise import (
     activate,
     fused,
@@ -109,15 +109,13 @@ class FeedForward(Module):
         self.fc1 = self.add(t, up, m.hidden, name="linear_fc1")
         self.fc1_bias = self.add_if(t, m.bias, up, name="linear_fc1.bias")
         self.fc2 = self.add(t, m.hidden, inner, name="linear_fc2")
-        self.fc1_pair = pair_of(self, t, "fc1", self.fc1, s, row=False)
-        self.fc2_pair = pair_of(self, t, "fc2", self.fc2, s, row=True)
         self.proj_bias = self.add_if(t, m.bias, m.hidden, name="linear_fc2.bias")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
-        y = adapted_column(t, x, self.fc1, self.fc1_pair, s)
+        y = adapted_column(t, x, self.fc1, s)
         y = self._activate(t, y)
-        return adapted_row(t, y, self.fc2, self.fc2_pair, s, "fc2")
+        return adapted_row(t, y, self.fc2, s, "fc2")
 
     def _activate(self, t: Tape, y: Tensor) -> Tensor:
         """The activation, in one kernel unless it is a product of eager operators."""
@@ -159,9 +157,7 @@ class Experts(Module):
         outer = m.routed_hidden
         self.fc1, self.fc1_bias = self._projection(t, "linear_fc1", up, outer)
         self.fc2, self.down_bias = self._projection(t, "linear_fc2", outer, inner)
-        self.adapters = ExpertAdapters(s, spread)
-        self.fc1_pair = self.adapters.of(t, self, "fc1", self.fc1, row=False)
-        self.fc2_pair = self.adapters.of(t, self, "fc2", self.fc2, row=True)
+        self.adapters = ExpertAdapters(s)
         latent = m.moe_latent
         self.narrow = self.add_if(t, latent > 0, latent, m.hidden, name="fc1_latent")
         self.widen = self.add_if(t, latent > 0, m.hidden, latent, name="fc2_latent")
@@ -226,7 +222,7 @@ class Experts(Module):
     def _compute(self, t: Tape, x: Tensor) -> Tensor:
         """What the local experts make of their rows."""
         o, numbers = self.s.options, self.s.numbers
-        adapted = self.fc1_pair is not None or self.fc2_pair is not None
+        adapted = bool({self.fc1, self.fc2} & t.pairs.keys())
         kernels_fused = o.moe_fused_mlp and bool(numbers.products) and not adapted
         products = GroupedLinear(
             self.dispatcher.counts, numbers, o.moe_grouped_gemm, kernels_fused
@@ -234,11 +230,11 @@ class Experts(Module):
         y = products.linear(
             t, x, self.fc1, (True, not kernels_fused), self._epilogue_bias
         )
-        x = self.adapters.beside(t, x, y, self.fc1_pair, products, row=False)
+        x = self.adapters.beside(t, x, y, self.fc1, products, row=False)
         del y
         x = self._written(t, x) if kernels_fused else self._activate(t, x)
         y = products.linear(t, x, self.fc2, (not kernels_fused, True))
-        x = self.adapters.beside(t, x, y, self.fc2_pair, products, row=True)
+        x = self.adapters.beside(t, x, y, self.fc2, products, row=True)
         return (_streamed_bias if kernels_fused else _add_bias)(t, x, self.down_bias)
 
     def _written(self, t: Tape, x: Tensor) -> Tensor:

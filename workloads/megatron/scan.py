@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from math import prod
 
 from prestep.workloads.exchanges import context
-from prestep.workloads.megatron.adapter import adapted_column, adapted_row, pair_of
+from prestep.workloads.megatron.adapter import adapted_column, adapted_row
 from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
 from prestep.workloads.megatron.linear import column_linear
 from prestep.workloads.megatron.shard import Shard, kept, whole
@@ -51,11 +51,9 @@ class Mamba(MambaWeights):
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__(t, m, hybrid.sizes_of(m, hybrid.MAMBA).of_rank(s.group.size))
         self.s, self.spread = s, _spread(self.sizes, s)
-        self.into = pair_of(self, t, "in_proj", self.projection, s, row=False)
-        self.out = pair_of(self, t, "out_proj", self.output, s, row=True)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
-        y = adapted_column(t, x, self.projection, self.into, self.s)
+        y = adapted_column(t, x, self.projection, self.s)
         y = _to_heads(t, y, self._sent, self.s)
         y = batch_first(t, y)
         shape = _whole_shape(self.s, self.spread, self.chunk)
@@ -63,7 +61,7 @@ class Mamba(MambaWeights):
         y = batch_first(t, y)
         y = _to_sequence(t, y, self.s)
         y = measured(t, "gated_norm", y, [y, self.norm], self._shape)
-        return adapted_row(t, y, self.output, self.out, kept(self.s, "mamba_out"))
+        return adapted_row(t, y, self.output, kept(self.s, "mamba_out"))
 
     @property
     def _shape(self) -> tuple[int, ...]:
@@ -85,8 +83,6 @@ class Delta(DeltaWeights):
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__(t, m, hybrid.sizes_of(m, self.part).of_rank(s.group.size))
         self.s, self.spread = s, _spread(self.sizes, s)
-        self.into = pair_of(self, t, "in_proj", self.projection, s, row=False)
-        self.out = pair_of(self, t, "out_proj", self.output, s, row=True)
 
     @property
     def _width(self) -> int:
@@ -106,7 +102,7 @@ class Delta(DeltaWeights):
         again = "gdn_norm_out" in self.s.options.recompute_modules
         y = discarded(t, lambda given: self._normed(t, given), y, again)
         y = _to_sequence(t, y, self.s)
-        return adapted_row(t, y, self.output, self.out, self.s)
+        return adapted_row(t, y, self.output, self.s)
 
     def _normed(self, t: Tape, x: Tensor) -> Tensor:
         """The scan's result normed and gated, in the order of the sequence."""
@@ -114,7 +110,7 @@ class Delta(DeltaWeights):
 
     def _project(self, t: Tape, x: Tensor) -> Tensor:
         """All that convolution and scan want of the tokens."""
-        return adapted_column(t, x, self.projection, self.into, self.s)
+        return adapted_column(t, x, self.projection, self.s)
 
     @property
     def _shape(self) -> tuple[int, ...]:

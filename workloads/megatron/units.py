@@ -13,7 +13,7 @@ from prestep.workloads.exchanges.context import Context
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.job.pytorch import PyTorch
-from prestep.workloads.megatron.adapter import freeze
+from prestep.workloads.megatron.expert_adapter import adapt
 from prestep.workloads.megatron.gemm import Numbers
 from prestep.workloads.megatron.modules import (
     Embedding,
@@ -289,7 +289,7 @@ class Units:
         def built(t: Tape) -> Module:
             module = build(t)
             if self.frozen:
-                freeze(module)
+                adapt(t, module, self.shard)
             return module
 
         run = self._run_layer if name == "layer" else _forward

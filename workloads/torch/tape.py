@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from prestep.workloads.exchanges.torch_context import Ring
     from prestep.workloads.job.pytorch import PyTorch
+    from prestep.workloads.megatron.adapter import Pair
     from prestep.workloads.parallel.group import Group
     from prestep.workloads.sharding.course import ModuleHooks
     from prestep.workloads.torch.adapter import LowRank
@@ -145,6 +146,8 @@ class Tape(Recorder):
         Feed-forward networks beside and of grouped experts are compiled.
     adapters : dict
         Low-rank adapters by the weight that they are beside.
+    pairs : dict
+        The same of Megatron's layers.
     four_bits : dict
         Forms of weights that are kept in four bits.
     packed : int, optional
@@ -184,6 +187,7 @@ class Tape(Recorder):
         self.products, self.plain, self.itemsize = "", "", 2
         self.compiles = False
         self.adapters: dict[Tensor, LowRank] = {}
+        self.pairs: dict[Tensor, Pair] = {}
         self.four_bits: dict[Tensor, FourBits] = {}
         self.packed: int | None = None
         self.last_quantized: int | None = None
