@@ -124,9 +124,7 @@ class _Reader:
         row = replace(row, cluster=str(record.get("cluster", self.cluster)))
         env, version = self.env.get(label, ({}, None))
         try:
-            return replace(
-                row, wanted=settings_of(env, row.op, version, where, None)[0]
-            )
+            return replace(row, wanted=settings_of(env, row.op, version, where)[0])
         except Unpredictable as error:
             return replace(row, skip=str(error))
 
@@ -138,19 +136,17 @@ class _Reader:
 
     def _in_its_setting(self, row: Row, record: Mapping[str, Any]) -> Row:
         """The row with its cluster and NCCL's settings, or why it cannot be predicted."""
-        env, version = self.env.get(row.label) or (_of_label(row.label), None)
-        per_host = _per_host(row.label, env, row.ranks)
-        emulated = per_host if "NCCL_HOSTID" in env or "FAKE_NODES" in env else None
+        env, version = self.env.get(row.label, ({}, None))
         if cluster := self._cluster_of(row, record):
-            row = replace(row, cluster=cluster, per_host=per_host)
+            row = replace(row, cluster=cluster, per_host=_per_host(row))
             # Pretended hosts are hosts of that cluster.
-            emulated, env = None, {k: v for k, v in env.items() if k != "NCCL_HOSTID"}
+            env = {k: v for k, v in env.items() if k != "NCCL_HOSTID"}
         elif row.ranks > MEASURED_GPUS:
             why = f"{row.ranks} ranks: the measured host has 4 GPUs (say `cluster`)"
             return replace(row, skip=why)
         op = nccl_op(row.op)
         try:
-            wanted, ignored = settings_of(env, op, version, row.where, emulated)
+            wanted, ignored = settings_of(env, op, version, row.where)
         except Unpredictable as error:
             return replace(row, skip=str(error))
         return replace(row, wanted=wanted, ignored=ignored)
@@ -169,19 +165,9 @@ def _named_op(record: Mapping[str, Any], where: str) -> str:
     return op
 
 
-def _of_label(label: str) -> dict[str, str]:
-    """Variables that a label of the harness (ch4, Ring-LL128) stands for where no env line gives them."""
-    if match := re.fullmatch(r"ch(\d+)", label):
-        return {"NCCL_MAX_NCHANNELS": match[1]}
-    if match := re.fullmatch(r"(Ring|Tree|NVLS|PAT)-(LL|LL128|Simple)", label):
-        return {"NCCL_ALGO": f"allreduce:{match[1]}", "NCCL_PROTO": match[2]}
-    return {}
-
-
-def _per_host(label: str, env: Mapping[str, str], ranks: int) -> int | None:
-    """GPUs per host that a label ("2x2-...") or FAKE_NODES says."""
-    match = re.match(r"(\d+)x(\d+)(?!\d)", label)
-    if match and int(match[1]) * int(match[2]) == ranks:
-        return int(match[2])
-    nodes = env.get("FAKE_NODES", "")
-    return max(1, ranks // int(nodes)) if nodes.isdecimal() and int(nodes) > 0 else None
+def _per_host(row: Row) -> int | None:
+    """GPUs per host that a label says ("2x2-...")."""
+    match = re.match(r"(\d+)x(\d+)(?!\d)", row.label)
+    if match is None or int(match[1]) * int(match[2]) != row.ranks:
+        return None
+    return int(match[2])

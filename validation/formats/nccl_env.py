@@ -73,7 +73,6 @@ def settings_of(
     op: str,
     version: str | None,
     where: str,
-    hostid: int | None = None,
 ) -> tuple[Nccl, tuple[str, ...]]:
     """Nccl, and the variables that were not taken over.
 
@@ -87,19 +86,17 @@ def settings_of(
         Of NCCL, or None.
     where
         Place for errors.
-    hostid
-        Ranks that share an NCCL_HOSTID; the variable itself says only a name.
 
     Raises
     ------
     InputError
         For a value that NCCL does not have.
     Unpredictable
-        For a list of algorithms, or host ids of which the number is not known.
+        For a list of algorithms, or host ids: they do not say how many ranks share a host.
     """
-    if "NCCL_HOSTID" in env and hostid is None:
+    if "NCCL_HOSTID" in env:
         raise Unpredictable("NCCL_HOSTID is set: not known how many ranks share a host")
-    settings: dict[str, Any] = {"hostid": hostid}
+    settings: dict[str, Any] = {}
     ignored = []
     for name, value in env.items():
         setting = _setting(name, value, op, where)
