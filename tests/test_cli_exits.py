@@ -18,8 +18,9 @@ from click.testing import CliRunner, Result
 from prestep import cli
 from prestep.sim.commands._shared import EXIT_INTERRUPT, WORKER_KILLED, _outside_reason
 from prestep.sim.errors import InputError
+from prestep.sim.files import write_bytes
 from prestep.sim.studies.grid import Spec
-from prestep.sim.studies.sweep import SUM, _missing, _sum, write_whole
+from prestep.sim.studies.sweep import SUM, _missing, _sum
 from prestep.sim.tools import crash
 from prestep.sim.tools.workers import Workers
 from prestep.topologies.edit.hostfile import expand
@@ -147,7 +148,7 @@ def test_the_lock_of_a_sweep_empties_nobody_elses_file(tmp_path: Path) -> None:
 def test_a_full_folder_is_the_users_to_mend() -> None:
     """Where nothing can be written, the path is named."""
     with pytest.raises(InputError, match="/proc/nowhere"):
-        write_whole(Path("/proc/nowhere"), b"x")
+        write_bytes(Path("/proc/nowhere"), b"x")
 
 
 def test_host_lists_are_bounded_as_a_whole() -> None:

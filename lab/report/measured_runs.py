@@ -21,6 +21,7 @@ from lab.formats import shared_jobs
 from lab.formats.configurations import of_step
 from lab.formats.published_setups import FOLDER
 from lab.formats.shared_jobs import JobRow, paired
+from lab.formats.step_times import spread_of
 from lab.report.published import Case
 from lab.sets.kinds import STEPS
 from lab.sets.published import read, sort
@@ -55,7 +56,7 @@ def _steps(name: str) -> Iterator[MeasuredRun]:
         except InputError:
             continue
         if scenario is not None and (key := key_of(scenario)):
-            note = "noisy" if row.spread > limit else ""
+            note = "noisy" if spread_of(row) > limit else ""
             used = of_step(row) in fitted
             yield MeasuredRun(
                 key,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lab.formats.step_times import spread_of
 from prestep.validation.formats.rows import Row
 from prestep.validation.report.comparison import finite
 from prestep.validation.report.interface import Interval
@@ -84,7 +85,7 @@ class Case:
             "predicted": predicted,
             "signed_error": signed,
             "interval": self.prediction.interval,
-            "spread": self.row.spread,
+            "spread": spread_of(self.row),
             "noisy": self.noisy,
             "fitted": self.fitted,
             "measured_peak_memory": {

@@ -15,6 +15,7 @@ from typing import Any
 
 from lab.formats.configurations import of_step
 from lab.formats.shared_jobs import JobRow, paired, scenario_of
+from lab.formats.step_times import spread_of
 from lab.report.step_cases import Case, Prediction
 from lab.report.steps import Report
 from lab.report.tolerances import Tolerances
@@ -180,8 +181,8 @@ def _cases(
         ChangedCase(
             *about(row),
             fitted=of_step(row) in fitted,
-            noisy=row.spread > spread,
-            base=None if base is None else Base(*about(base), base.spread > spread),
+            noisy=spread_of(row) > spread,
+            base=None if base is None else Base(*about(base), spread_of(base) > spread),
         )
         for row, base in zip(rows, bases, strict=True)
     )

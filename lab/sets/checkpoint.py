@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from lab.formats.step_times import step_times
 from lab.report.figures_of_rows import Figure, FiguresReport, report_on
 from prestep.sim import files, progress
 from prestep.sim.errors import InputError, Mistake, PrestepError
@@ -83,7 +84,7 @@ def _cases(row: Any, record: Mapping[str, Any]) -> list[Figure]:
 
 def _measured(row: Any, record: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of what a row measured."""
-    save, steps = row.case["ckpt"], row.step_times
+    save, steps = row.case["ckpt"], step_times(row)
     if not isinstance(save, dict):
         found, expected = repr(save)[:60], "a table of what was saved"
         raise InputError(Mistake(row.where, "case.ckpt", found, expected))

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from lab import CASES
+from lab.formats.step_times import spread_of
 from lab.report.step_cases import Case, Prediction
 from lab.report.steps import Report
 from lab.report.tolerances import Tolerances
@@ -107,7 +108,7 @@ def validate_set(
             run.row,
             prediction,
             run.row.id in fitted,
-            run.row.spread > tolerances.noisy_spread,
+            spread_of(run.row) > tolerances.noisy_spread,
         )
         for run, prediction in zip(said, predictions, strict=True)
     )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from lab.formats.configurations import of_step
+from lab.formats.step_times import spread_of
 from lab.report.step_cases import Case, Prediction
 from lab.report.steps import Report
 from lab.sets.step_sets import load_set
@@ -64,7 +65,7 @@ def validate_set(
     predictions = predict_all(predictable, jobs, partial(predict_row, predict=predict))
     fitted, limit = chosen.fitted, chosen.tolerances.noisy_spread
     cases = tuple(
-        Case(row, made, of_step(row) in fitted, row.spread > limit)
+        Case(row, made, of_step(row) in fitted, spread_of(row) > limit)
         for row, made in zip(predictable, predictions, strict=True)
     )
     title = chosen.title if rows is None else ""

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import io
 import itertools
 import json
 import os
@@ -25,6 +24,7 @@ from typing import IO, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from prestep.sim import files
 from prestep.sim.analysis.arrow import column
 from prestep.sim.errors import InputError, Mistake, PrestepError
 from prestep.sim.studies.executors import RETRIES
@@ -158,7 +158,7 @@ def _written(
     """Writes rows as they come; yields how many it has written."""
     for done, row in enumerate(_finished(pool, left, most), 1):
         whole = {**row, SUM: _sum(row)}
-        write_whole(_file(folder, row["key"]), json.dumps(whole).encode())
+        files.write_text(_file(folder, row["key"]), json.dumps(whole))
         yield done
 
 
@@ -202,24 +202,6 @@ def _lock(file: IO[str]) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
-def write_whole(path: Path, data: bytes) -> None:
-    """The file with all of `data`, or as it was: written beside and moved.
-
-    Raises
-    ------
-    InputError
-        If nothing can be written there.
-    """
-    beside = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        beside.write_bytes(data)
-        os.replace(beside, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise _unusable(path, error) from None
-
-
 def _unusable(path: Path, error: OSError) -> InputError:
     """A place that cannot be written, and why."""
     expected = "a place that can be written"
@@ -232,12 +214,11 @@ def _table(wanted: Sequence[Spec], folder: Path) -> Path:
     rows = [_row(spec, folder) for spec in wanted]
     arrays = [column([row[field.name] for row in rows], field.type) for field in fields]
     schema = pa.schema(fields, metadata={"prestep.sweep": "1", "units": "SI"})
-    buffer = io.BytesIO()
-    pq.write_table(
-        pa.Table.from_arrays(arrays, schema=schema), buffer, compression="zstd"
-    )
     path = folder / "results.parquet"
-    write_whole(path, buffer.getvalue())
+    # Arrow takes names in UTF-8 alone: it is given an open file.
+    with files.replacing(path) as beside, beside.open("wb") as file:
+        whole = pa.Table.from_arrays(arrays, schema=schema)
+        pq.write_table(whole, file, compression="zstd")
     return path
 
 

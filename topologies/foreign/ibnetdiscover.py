@@ -202,25 +202,15 @@ def _natural(text: str) -> list[tuple[int, str]]:
 
 def _tiers(devices: dict[str, _Device], adapters: list[_Device]) -> dict[str, int]:
     """Hops of every switch from the nearest adapter: 0 is a leaf."""
-    tiers: dict[str, int] = {}
-    edge = [
-        peer
-        for one in adapters
+    switches = {guid for guid, one in devices.items() if one.kind == "Switch"}
+    cables = nx.DiGraph(
+        (one.guid, peer)
+        for one in devices.values()
         for peer, _, _ in one.ports.values()
-        if devices[peer].kind == "Switch"
-    ]
-    depth = 0
-    while edge:
-        fresh = [guid for guid in dict.fromkeys(edge) if guid not in tiers]
-        tiers |= dict.fromkeys(fresh, depth)
-        edge = [
-            peer
-            for guid in fresh
-            for peer, _, _ in devices[guid].ports.values()
-            if devices[peer].kind == "Switch"
-        ]
-        depth += 1
-    return tiers
+        if peer in switches
+    )
+    layers = nx.bfs_layers(cables, [one.guid for one in adapters if one.guid in cables])
+    return {guid: hops - 1 for hops, layer in enumerate(layers) for guid in layer}
 
 
 def _add_cables(

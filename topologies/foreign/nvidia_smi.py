@@ -7,6 +7,8 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import networkx as nx
+
 from prestep.sim.errors import InputError
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
@@ -244,12 +246,11 @@ class _Host:
 
 def _groups(names: list[str], matrix: Matrix, paths: tuple[str, ...]) -> dict[str, str]:
     """For every device the first one it hangs together with over `paths`."""
-    first = {name: name for name in names}
-    for name in names:
-        for other in names:
-            if matrix[name][other] in paths and first[name] != first[other]:
-                low, high = sorted((first[name], first[other]), key=names.index)
-                first = {
-                    key: low if value == high else value for key, value in first.items()
-                }
-    return first
+    near = nx.Graph((a, b) for a in names for b in names if matrix[a][b] in paths)
+    near.add_nodes_from(names)
+    first = {
+        name: min(group, key=names.index)
+        for group in nx.connected_components(near)
+        for name in group
+    }
+    return {name: first[name] for name in names}

@@ -71,19 +71,6 @@ class Row:
         )
 
     @property
-    def spread(self) -> float:
-        """Largest less smallest step over the median."""
-        steps = self.step_times
-        spread: float = (max(steps) - min(steps)) / statistics.median(steps)
-        return spread
-
-    @property
-    def step_times(self) -> list[float]:
-        """Seconds of each step: the median over ranks."""
-        by_step = zip(*self.steps.values(), strict=False)
-        return [statistics.median(times) for times in by_step]
-
-    @property
     def family(self) -> str:
         """What the step has most of its own: its model or its parallelism; of a program its framework."""
         if "fw" in self.case:
