@@ -57,7 +57,7 @@ BEFORE = frozenset(
 SUMS = ("bincount", "index_put", "index_add", "scatter_add", "scatter_reduce")
 #: Families whose operations copy a tensor and change the copy.
 INTO_COPIES = ("along", "places")
-RECURRENT = ("recurrent", "recurrent_wide", "recurrent_queued")
+RECURRENT = ("recurrent", "recurrent_wide", "recurrent_queued", "recurrent_small")
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,8 @@ class Case:
         Cases that followed a heavy one started with its clock; where calls back to back were quicker, that is the
         time at the highest clock.
         """
-        if self.kernels[0].layout in READ_ACROSS:
+        own = self.kernels[0]
+        if own.layout in READ_ACROSS and not own.kind.endswith("cumsum"):
             return self.cold
         between = math.sqrt(self.cold * self.warm)
         if self.launches > 2 or self.warm < LONG:
@@ -112,7 +113,16 @@ class Case:
 
 def measured(gpu: str) -> list[Case]:
     """Cases of all files of a GPU; those beyond `.domains` were measured on the H200 alone."""
-    later = "domains", "widths", "biased", "programs", "kinds", "uneven", "strays"
+    later = (
+        "domains",
+        "widths",
+        "biased",
+        "programs",
+        "kinds",
+        "uneven",
+        "strays",
+        "small",
+    )
     parts = "", *(f".{name}" for name in later)
     paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in parts)
     return [case for path in paths if path.exists() for case in read(path)]
@@ -167,7 +177,7 @@ def _recurrent(row: dict[str, Any], operations: list[Operation]) -> Iterator[Cas
         own = _case(row, last, kernels[zeroed:])
         apart = row["span_s"] - waited[3]
         yield replace(own, cold=min(own.cold, apart), warm=min(own.warm, apart))
-    elif row["size"][3] == 1:
+    elif math.prod(_layers(row)) == 1:
         yield _case(row, last, row["kernels"][zeroed:])
 
 
@@ -341,7 +351,7 @@ def _domain_convolution(row: dict[str, Any], operation: Operation) -> Operation:
     if _base(operation) == "convolution":
         image, weight = tensors[:2]
         return replace(operation, arguments=(image, weight, None, *numbers, *rest))
-    mask = (True, True, False)
+    mask = (row["set"].get("mask") != "filter", True, False)
     return replace(operation, arguments=(*tensors[:3], None, *numbers, *rest, mask))
 
 
@@ -369,15 +379,23 @@ def _spectrum(row: dict[str, Any], operation: Operation) -> Operation:
     return replace(operation, arguments=(source, (2, 3), 0, last))
 
 
+def _layers(row: dict[str, Any]) -> tuple[int, int]:
+    """Layers and directions of a recurrent network."""
+    *_, last = row["size"]
+    of_two = row["family"] == "recurrent_small"
+    return (row["size"][-2], last) if of_two else (row["size"][3], 1)
+
+
 def _network(row: dict[str, Any], operation: Operation) -> Operation:
     """The weights of recurrent layers as the list that they are; the text has them in a row."""
     if not _base(operation).startswith("_cudnn_rnn"):
         return operation
     source, *others = (v for v in operation.arguments if isinstance(v, Operand))
-    layers, modes = row["size"][3], {"lstm": 2, "gru": 3}
-    weights = tuple(others[: 4 * layers])
+    (layers, directions), modes = _layers(row), {"lstm": 2, "gru": 3}
+    weights = tuple(others[: 4 * layers * directions])
     after = (None,) * (8 if "backward" in operation.name else 4)
-    rest = (modes[row["op"]], source.shape[-1], 0, layers, False, 0.0, True, False, ())
+    both = directions == 2
+    rest = (modes[row["op"]], source.shape[-1], 0, layers, False, 0.0, True, both, ())
     return replace(operation, arguments=(source, weights, *after, *rest))
 
 
@@ -474,11 +492,19 @@ REBUILT = {
     "conv_picture_1x1": _domain_convolution,
     "conv_picture_3x3": _domain_convolution,
     "conv_picture_grouped": _domain_convolution,
+    "conv_small": _domain_convolution,
+    "conv_small_rows": _domain_convolution,
+    "conv_filters": _domain_convolution,
     "conv_by_sample": _sampled,
     "conv_by_sample_narrow": _sampled,
     "uneven_indices": _of_groups,
     "conv_by_sample_wide": _sampled,
     "channel": _of_channels,
+    "channel_small": _of_channels,
+    "recurrent_small": _network,
+    "reduction_small": _reduction,
+    "attention_little": _attention,
+    "foreach_small": _foreach,
     "recurrent": _network,
     "recurrent_wide": _network,
     "recurrent_queued": _network,

@@ -25,6 +25,7 @@ from lab.measure import (
     pointwise,
     products,
     programs,
+    small,
     strays,
     uneven,
     vision,
@@ -51,6 +52,7 @@ FAMILIES = (
     kinds,
     uneven,
     strays,
+    small,
 )
 HELD_OUT = 5  # every fifth size of a family
 

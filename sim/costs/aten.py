@@ -13,13 +13,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from prestep.sim.costs import convolutions
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.kinds import DTYPE_BYTES, work
-from prestep.sim.costs.positions import SAMPLES, axes, is_attention, is_wide
+from prestep.sim.costs.positions import axes, is_attention
 from prestep.sim.costs.tables import AtenRow, Scattered, toward
 from prestep.sim.graph.kernel import (
     CHUNK,
     CHUNKS,
+    PREFIX,
     TENSORS,
     Kernel,
     plain_product,
@@ -45,9 +47,8 @@ PRODUCTS = (*OF_TWO, "aten bmm", "aten baddbmm", "aten _grouped_mm")
 #: Types that run at the same speed, where one has no rows.
 ALIKE = {"fp16": "bf16", "bf16": "fp16", "int32": "fp32", "fp32": "int32"}
 #: Types of products and attention that CUDA cores compute: how rows of others lie in memory says nothing of them. FP64
-#: has tensor cores on the GPUs whose operations were measured; convolutions in it do not use them.
+#: has tensor cores on the GPUs whose operations were measured.
 ON_CUDA_CORES = ("fp32",)
-CONVOLVED_WITHOUT = ("fp32", "fp64")
 #: Where corrections start: the shortest operation, s, and shares of the datasheet's limits (guesses).
 FLOOR, MEMORY, ARITHMETIC = 1.5e-6, 0.88, 0.6
 #: Seconds that a bias adds to a product, and to an element of its result (median of H200's and H100's rows).
@@ -76,6 +77,15 @@ EACH_THREADS, EACH_ROUND = 7.5e-9, 0.11e-9
 #: 6 us; 70 to 140 ns).
 PATCHES, EACH_PICTURE, OF_PATCH = "aten im2col", 3.5e-6, 0.1e-6
 BY_ROWS = ("aten index", "aten index_select", "aten gather")  # kinds that copy so
+#: Reductions along rows: threads that run at once (four blocks of 512 on each of 132 SMs), of which a row takes up to
+#: a warp, and seconds until the next blocks begin (measured: 1.9 us of sums of 8 to 32 elements, others 2 to 4).
+REDUCED = (
+    *("sum", "mean", "amax", "amin", "max", "min", "argmax", "argmin", "prod"),
+    *("any", "all", "var", "std", "var_mean", "linalg_vector_norm", "logsumexp"),
+)
+REDUCING, WARP, ROUND = 132 * 4 * 512, 32, 1.9e-6
+#: Running sums across rows: a thread goes along a line, seconds of an element (measured: 0.16 to 0.38 us).
+SCANS, EACH_SCANNED = ("aten cumsum", "aten cumprod", "aten logcumsumexp"), 0.25e-6
 #: Bags of embeddings: pieces of rows at once, their width, seconds until a bag begins and of each row (measured).
 BAGS_BACK = "aten _embedding_bag_backward"
 PIECES, PIECE, BEGIN, EACH = 8192, 32, 2.3e-6, 0.5e-6
@@ -92,13 +102,6 @@ NORMS, CHANNELS_AT_ONCE = "batch_norm", 528
 CHANNEL_FORWARD, CHANNEL_BACKWARD, LEAST_OF_CHANNEL = 2.2e9, 1.0e9, 4e-6
 #: With statistics of the past a block of threads takes a plane of a picture, at so many elements/s (measured: 1.2e9).
 PASSED, PLANE = "aten batch_norm_elemt", 1.2e9
-#: Tensor cores want channels last: cuDNN copies other pictures so before and back after; bytes over the operands.
-TURNED = {"aten convolution": 2.0, "aten convolution_backward": 3.0}
-#: Seconds of the gradient of a filter for every picture, a narrow and a wide one (measured: 0.2 to 1.5, 4 to 18 us).
-EACH_SAMPLE = (0.4e-6, 8e-6)
-#: Filters' gradients as convolutions, whose filter is a picture: seconds of a place and channel of it. Results are few,
-#: and no kernel splits the sum (measured: 20 to 29 ns in rows for fitting).
-SWAPPED, EACH_PLACE = "swapped", 24e-9
 NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
 JITTER = 0.3e-6  # guess, s: that by which the shortest kernels differ
 KINDS_DIFFER = 0.2  # guess: streams of as many bytes and elements by another name
@@ -212,11 +215,23 @@ class Base:
             fewer = FEWER_BITS if kernel.layout.endswith(FAST) else 1.0
             return fewer * self._product(_as_gemm(kernel))
         arithmetic = kernel.flops / (ARITHMETIC * self._roofline.peak_of(kernel.dtype))
+        if convolutions.is_convolution(kernel):
+            return FLOOR + self._convolution(kernel, arithmetic, memory)
         if is_attention(kernel):
             arithmetic = max(arithmetic * _padding(kernel), _one_block(kernel))
         apart = max(rule(kernel) for rule in APART)
-        before = _by_group(kernel) + _by_sample(kernel) + _turned(kernel) * memory
-        return FLOOR + before + max(memory, arithmetic, apart)
+        return FLOOR + _by_group(kernel) + max(memory, arithmetic, apart)
+
+    def _convolution(self, kernel: Kernel, arithmetic: float, memory: float) -> float:
+        """Its products, where it is one, with the copies before and after them."""
+        passes = [
+            self._product(Kernel("gemm", shape, kernel.dtype, "nt"))
+            for shape in convolutions.products(kernel)
+        ]
+        copies = convolutions.turned(kernel, MEMORY * self._roofline.bandwidth)
+        apart = convolutions.by_filter(kernel)
+        before = copies + convolutions.by_sample(kernel)
+        return before + max(memory, math.fsum(passes) or arithmetic, apart)
 
     def _recurrent(self, kernel: Kernel) -> float:
         """Layers of products of all inputs and, step after step, of the states; weights' gradients are products, too.
@@ -258,6 +273,12 @@ def _by_row(kernel: Kernel) -> float:
     if kernel.kind == PICKED and len(kernel.shape) == 2:
         tokens, _ = kernel.shape
         return EACH_THREADS * min(tokens, THREADS) + EACH_ROUND * tokens
+    if kernel.kind.removeprefix(PREFIX) in REDUCED and not kernel.layout:
+        rows, columns = (*kernel.shape, 1)[:2]
+        threads = 1 << int(math.log2(max(1, min(columns, WARP))))
+        return math.ceil(rows * threads / REDUCING) * ROUND
+    if kernel.kind in SCANS and kernel.layout == "outer":
+        return kernel.shape[-1] * EACH_SCANNED
     if kernel.kind == PATCHES and len(kernel.shape) == 3:
         pictures, _, elements = kernel.shape
         return pictures * (EACH_PICTURE + OF_PATCH * elements)
@@ -299,29 +320,6 @@ def _by_group(kernel: Kernel) -> float:
     return 0.0
 
 
-def _by_sample(kernel: Kernel) -> float:
-    """What gradients of a filter for every picture take: wide ones are a kernel for each with its copies."""
-    own = kernel.kind == "aten convolution_backward" and SAMPLES in kernel.layout
-    return kernel.shape[-1] * EACH_SAMPLE[is_wide(kernel)] if own else 0.0
-
-
-def _by_filter(kernel: Kernel) -> float:
-    """What a convolution takes whose filter is a whole picture: one block of threads adds up all of it."""
-    if kernel.layout != SWAPPED or len(kernel.shape) != 9:
-        return 0.0
-    _, channels, _, _, _, high, wide, _, groups = kernel.shape
-    return EACH_PLACE * channels / groups * high * wide
-
-
-def _turned(kernel: Kernel) -> float:
-    """Bytes of copies to channels last and back over those of the operands."""
-    if len(kernel.shape) != 9 or kernel.dtype in CONVOLVED_WITHOUT:
-        return 0.0
-    single = kernel.shape[-1] == kernel.shape[1]  # PyTorch's own kernels
-    as_it_lies = "channels_last" in kernel.layout or single
-    return 0.0 if as_it_lies else TURNED.get(kernel.kind, 0.0)
-
-
 def _by_element(kernel: Kernel) -> float:
     """What elements take that are read one by one: of several types, or in another order than the result's."""
     one_by_one = kernel.layout or is_mixed(kernel.dtype)
@@ -344,7 +342,7 @@ def _by_chunk(kernel: Kernel) -> float:
 
 
 #: What may take longer than arithmetic and bytes.
-APART = (_by_element, _by_chunk, _by_row, _by_channel, _by_filter)
+APART = (_by_element, _by_chunk, _by_row, _by_channel)
 
 
 def is_mixed(dtype: str) -> str:

@@ -44,7 +44,8 @@ def _convolution_axes(kernel: Kernel) -> tuple[float, ...]:
         apart = UNTUNED * is_wide(kernel), 0.0
     sizes = _octaves(h * w / stride**2, c, k, side, stride, groups)
     kinds = NARROWER * _is_unaligned(kernel), UNTUNED * _is_volume(kernel)
-    return 0.3 * math.log2(n), *sizes, *apart, *kinds
+    passes = NARROWER * kernel.layout.endswith(("filter", "picture"))
+    return 0.3 * math.log2(n), *sizes, *apart, *kinds, passes
 
 
 def _odd_groups(width: int, groups: int) -> bool:

@@ -21,6 +21,12 @@ from prestep.workloads.operators.tensors import (
     tensor,
 )
 
+#: By which of the gradients of picture and filter are wanted: the word of the layout where one is not.
+GRADIENTS: dict[tuple[Argument, ...], str] = {
+    (False, True): "filter",
+    (True, False): "picture",
+}
+
 
 def _follows(operand: Operand, strides: tuple[int, ...]) -> bool:
     """Whether elements lie in memory as with these strides; dimensions of one element have no say."""
@@ -166,7 +172,8 @@ def backward(operation: Operation) -> tuple[Kernel, ...]:
     flops = max(1, passes) * _flops(image if transposed is True else gradient, weight)
     layout, copies = _with_copies((image, weight, gradient))
     gaps = integers(argument(operation, 6, "dilation"))
-    layout = _kind(layout, transposed, shape, gaps)
+    wanted = GRADIENTS.get(mask[:2], "") if isinstance(mask, tuple) else ""
+    layout = "_".join(filter(None, (_kind(layout, transposed, shape, gaps), wanted)))
     kind = format_of(image, operation)
     convolved = launched(operation, shape, layout, kind, flops=flops)
     with_bias = isinstance(mask, tuple) and len(mask) > 2 and bool(mask[2])

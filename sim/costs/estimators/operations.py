@@ -26,6 +26,7 @@ from prestep.sim.costs.aten import (
     is_by_vector,
     is_mixed,
 )
+from prestep.sim.costs.convolutions import FILTER, PICTURE
 from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.positions import axes, stream_axes
@@ -136,6 +137,8 @@ def _with_bias(plain: Surface, kernel: Kernel) -> float:
 def _group_of(kernel: Kernel) -> Group:
     """Kind, layout and types; how a matrix lies that a vector is multiplied by counts little."""
     layout = "vector" if is_by_vector(kernel) else kernel.layout
+    for one_gradient in (FILTER, PICTURE):
+        layout = layout.removesuffix(one_gradient).rstrip("_")
     return kernel.kind, layout, kernel.dtype
 
 

@@ -1,0 +1,78 @@
+"""What a convolution must at least do: a product for each pass, and copies of pictures to channels last and back."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from prestep.sim.costs.positions import SAMPLES, is_wide
+from prestep.sim.graph.kernel import Kernel
+
+#: Convolutions of these types do not run on tensor cores.
+WITHOUT_TENSOR_CORES = ("fp32", "fp64")
+#: Words of a layout: the gradient of the filter alone, or of the picture alone.
+FILTER, PICTURE = "filter", "picture"
+#: cuDNN copies a picture by blocks of so many channels by so many pixels; seconds of a block, also where there are
+#: fewer channels (measured: 1.40 to 1.42 ns of 3 and 4 channels, 1.8 to 2.5 ns of full blocks).
+TILE, EACH_TILE = 32, 1.4e-9
+#: Seconds of the gradient of a filter for every picture, a narrow and a wide one (measured: 0.2 to 1.5, 4 to 18 us).
+EACH_SAMPLE = (0.4e-6, 8e-6)
+#: Filters' gradients as convolutions, whose filter is a picture: seconds of a place and channel of it. Results are few,
+#: and no kernel splits the sum (measured: 20 to 29 ns in rows for fitting).
+SWAPPED, EACH_PLACE = "swapped", 24e-9
+
+
+def is_convolution(kernel: Kernel) -> bool:
+    """Whether a kernel is a convolution of known sizes."""
+    return "convolution" in kernel.kind and len(kernel.shape) == 9
+
+
+def products(kernel: Kernel) -> Iterator[tuple[int, int, int]]:
+    """Rows, columns and depth of a pass as a product; none where channels are in groups or the filter is a picture."""
+    n, c, h, w, k, r, s, stride, groups = kernel.shape
+    if groups > 1 or kernel.layout == SWAPPED or SAMPLES in kernel.layout:
+        return
+    pixels = max(1, n * h * w // stride ** (1 if h == r == 1 else 2))
+    if not kernel.kind.endswith("backward"):
+        yield pixels, k, c * r * s
+        return
+    if not kernel.layout.endswith(FILTER):
+        yield pixels, c, k * r * s
+    if not kernel.layout.endswith(PICTURE):
+        yield k, c * r * s, pixels
+
+
+def turned(kernel: Kernel, bandwidth: float) -> float:
+    """Seconds of the copies to channels last, which tensor cores want, and back of what comes out."""
+    n, c, h, w, k, r, s, stride, groups = kernel.shape
+    single = (
+        groups == c > 1 or r * s == stride == 1
+    )  # PyTorch's own kernels, and products of each picture
+    as_it_lies = "channels_last" in kernel.layout or kernel.layout == SWAPPED
+    if single or as_it_lies or kernel.dtype in WITHOUT_TENSOR_CORES:
+        return 0.0
+    scale = stride ** (1 if h == r == 1 else 2)
+    places = h * w * scale if "transposed" in kernel.layout else h * w // scale
+    tensors = (n, c, h * w), (n, k, places), (k, c // groups, r * s)
+    both = kernel.kind.endswith("backward") and not kernel.layout.endswith((FILTER, PICTURE))  # fmt: skip
+    bytes_of = 8 if kernel.dtype == "tf32" else 4  # read and written
+    total = 0.0
+    for count, channels, size in tensors:
+        tiles = count * math.ceil(channels / TILE) * math.ceil(size / TILE)
+        moved = bytes_of * count * channels * size / bandwidth
+        total += max(EACH_TILE * tiles, moved)
+    return (1 + both) * total
+
+
+def by_sample(kernel: Kernel) -> float:
+    """What gradients of a filter for every picture take: wide ones are a kernel for each with its copies."""
+    own = kernel.kind.endswith("backward") and SAMPLES in kernel.layout
+    return kernel.shape[-1] * EACH_SAMPLE[is_wide(kernel)] if own else 0.0
+
+
+def by_filter(kernel: Kernel) -> float:
+    """What a convolution takes whose filter is a whole picture: one block of threads adds up all of it."""
+    if kernel.layout != SWAPPED:
+        return 0.0
+    _, channels, _, _, _, high, wide, _, groups = kernel.shape
+    return EACH_PLACE * channels / groups * high * wide
