@@ -89,6 +89,8 @@ def _assumption(what: str, count: int) -> str:
     """What was assumed of data that nobody computed, how often."""
     if what.startswith("size of "):
         return f"{what}: it depends on data that nobody computed, {count} times"
+    if what.startswith("experts"):
+        return f"{what}: nobody computed by what topk chooses, {count} times (capture --assume)"
     if ": " in what:
         return f"{what}, {count} times"
     return f"{what}: the program read a value that nobody computed, {count} times: 1, or no, was assumed"
