@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any
@@ -134,14 +134,15 @@ class _RankProgram:
     def replay(self) -> None:
         for event in self.calls.events:
             self._host(event)
-            PLAY[event.kind](self, event.values)
+            # A method for each kind of event, by its name.
+            getattr(self, f"play_{event.kind}")(event.values)
         self.memory.memory.end_step()
 
     def _host(self, event: Event) -> None:
         """Python before the event."""
         self.recorder.cpu("python_call", event.calls)
 
-    def _operate(self, values: Mapping[str, Any]) -> None:
+    def play_operate(self, values: Mapping[str, Any]) -> None:
         number, backward = values["operation"], values["backward"]
         operation = self.recording.operations[number]
         recorder = self.recorder
@@ -154,17 +155,17 @@ class _RankProgram:
             self.memory.pass_through(size, values["stream"])
 
     # -- compiled functions -------------------------------------------------------------------
-    def _enter(self, values: Mapping[str, Any]) -> None:
+    def play_region(self, values: Mapping[str, Any]) -> None:
         """A call of a compiled function, or its backward."""
         self.going_back = bool(values["backward"])
         way = "backward" if self.going_back else "forward"
         self.recorder.cpu(f"compiled_{way}")
         self.residence.begin(values["number"], self.going_back)
 
-    def _leave(self, values: Mapping[str, Any]) -> None:
+    def play_region_end(self, values: Mapping[str, Any]) -> None:
         self._give_back(self.residence.end(values["number"], self.going_back))
 
-    def _piece(self, values: Mapping[str, Any]) -> None:
+    def play_piece(self, values: Mapping[str, Any]) -> None:
         """The kernels of compiled operations, one after the other, with the memory that comes and goes."""
         recorder, number, stream = self.recorder, values["number"], values["stream"]
         recorder.phase = BACKWARD if values["backward"] else FORWARD
@@ -182,10 +183,10 @@ class _RankProgram:
             self.memory.memory.give_back(storage)
 
     # -- communication ------------------------------------------------------------------------
-    def _mark_in_place(self, values: Mapping[str, Any]) -> None:
+    def play_in_place(self, values: Mapping[str, Any]) -> None:
         self.in_place.add(values["number"])
 
-    def _communicate(self, values: Mapping[str, Any]) -> None:
+    def play_communicate(self, values: Mapping[str, Any]) -> None:
         recorder = self.recorder
         recorder.phase = COMMUNICATION
         recorder.cpu("collective")
@@ -215,10 +216,10 @@ class _RankProgram:
         end = recorder.record(stream)
         self.communicated.update(dict.fromkeys(parts, end))
 
-    def _open_batch(self, _: Mapping[str, Any]) -> None:
+    def play_batch(self, _: Mapping[str, Any]) -> None:
         self.batch = {}
 
-    def _close_batch(self, _: Mapping[str, Any]) -> None:
+    def play_batch_end(self, _: Mapping[str, Any]) -> None:
         batch, self.batch = self.batch, None
         if batch:
             self._issue(batch, "nccl batch", "send and receive")
@@ -274,67 +275,68 @@ class _RankProgram:
         self.sequence[key] = self.sequence.get(key, 0) + 1
         return self.sequence[key]
 
-    def _wait_collective(self, values: Mapping[str, Any]) -> None:
+    def play_wait_collective(self, values: Mapping[str, Any]) -> None:
         self.recorder.wait(
             self.communicated.get(values["number"], ()), _stream(values["stream"])
         )
 
     # -- events ----------------------------------------------------------------------------------
-    def _record(self, values: Mapping[str, Any]) -> None:
+    def play_record(self, values: Mapping[str, Any]) -> None:
         self.recorder.cpu("event")
         self.recorded[values["event"]] = self.recorder.record(_stream(values["stream"]))
 
-    def _wait(self, values: Mapping[str, Any]) -> None:
+    def play_wait(self, values: Mapping[str, Any]) -> None:
         self.recorder.cpu("event")
         self.recorder.wait(
             self.recorded.get(values["event"], ()), _stream(values["stream"])
         )
 
-    def _host_waits_event(self, values: Mapping[str, Any]) -> None:
+    def play_host_waits_event(self, values: Mapping[str, Any]) -> None:
         self.recorder.synchronize(event=self.recorded.get(values["event"], ()))
 
-    def _host_waits_stream(self, values: Mapping[str, Any]) -> None:
+    def play_host_waits_stream(self, values: Mapping[str, Any]) -> None:
         self.recorder.synchronize(_stream(values["stream"]))
 
-    def _host_waits_all(self, _: Mapping[str, Any]) -> None:
+    def play_host_waits_all(self, _: Mapping[str, Any]) -> None:
         for stream in list(self.recorder.shared.streams):
             if stream != "host":
                 self.recorder.synchronize(stream)
 
-    def _read(self, values: Mapping[str, Any]) -> None:
+    play_barrier = play_host_waits_all
+
+    def play_read(self, values: Mapping[str, Any]) -> None:
         recorder, stream = self.recorder, _stream(values["stream"])
         recorder.phase = FORWARD
         recorder.launch(Kernel("copy_h2d", (8,), bytes=8.0), stream, "read by the host")
         recorder.synchronize(stream)
 
-    def _waits_for_copy(self, values: Mapping[str, Any]) -> None:
-        self.recorder.synchronize(_stream(values["stream"]))
+    play_waits_for_copy = play_host_waits_stream
 
-    def _checkpoint(self, values: Mapping[str, Any]) -> None:
+    def play_checkpoint(self, values: Mapping[str, Any]) -> None:
         again = "_backward" if values["backward"] else ""
         self.recorder.cpu(f"checkpoint{again}", values["number"])
 
-    def _saved(self, values: Mapping[str, Any]) -> None:
+    def play_saved(self, values: Mapping[str, Any]) -> None:
         again = "_again" if values["backward"] else ""
         self.recorder.cpu(f"saved_tensor{again}", values["number"])
 
-    def _host_computes(self, values: Mapping[str, Any]) -> None:
+    def play_host_computes(self, values: Mapping[str, Any]) -> None:
         self.recorder.cpu("host_byte", values["bytes"])
 
-    def _replay(self, _: Mapping[str, Any]) -> None:
+    def play_replay(self, _: Mapping[str, Any]) -> None:
         self.recorder.cpu("graph_launch")
         self.recorder.captured = True
 
-    def _replayed(self, _: Mapping[str, Any]) -> None:
+    def play_replay_end(self, _: Mapping[str, Any]) -> None:
         self.recorder.captured = False
 
     # -- memory ----------------------------------------------------------------------------------
-    def _allocate(self, values: Mapping[str, Any]) -> None:
+    def play_allocate(self, values: Mapping[str, Any]) -> None:
         storage, size = values["storage"], values["bytes"]
         if self.residence.takes(storage, size):
             self.memory.take(storage, size, values["stream"])
 
-    def _free(self, values: Mapping[str, Any]) -> None:
+    def play_free(self, values: Mapping[str, Any]) -> None:
         self._give_back(self.residence.gives_back(values["storage"]))
 
 
@@ -354,35 +356,6 @@ def _in_line(events: Sequence[Event]) -> frozenset[int]:
         and then.values["number"] == asked.values["number"]
         and then.values["stream"] == asked.values["stream"]
     )
-
-
-#: What each kind of event does to the program.
-PLAY: dict[str, Callable[[_RankProgram, Mapping[str, Any]], None]] = {
-    "operate": _RankProgram._operate,
-    "region": _RankProgram._enter,
-    "region_end": _RankProgram._leave,
-    "piece": _RankProgram._piece,
-    "in_place": _RankProgram._mark_in_place,
-    "communicate": _RankProgram._communicate,
-    "wait_collective": _RankProgram._wait_collective,
-    "record": _RankProgram._record,
-    "wait": _RankProgram._wait,
-    "host_waits_event": _RankProgram._host_waits_event,
-    "host_waits_stream": _RankProgram._host_waits_stream,
-    "host_waits_all": _RankProgram._host_waits_all,
-    "read": _RankProgram._read,
-    "waits_for_copy": _RankProgram._waits_for_copy,
-    "checkpoint": _RankProgram._checkpoint,
-    "saved": _RankProgram._saved,
-    "host_computes": _RankProgram._host_computes,
-    "barrier": _RankProgram._host_waits_all,
-    "replay": _RankProgram._replay,
-    "replay_end": _RankProgram._replayed,
-    "batch": _RankProgram._open_batch,
-    "batch_end": _RankProgram._close_batch,
-    "allocate": _RankProgram._allocate,
-    "free": _RankProgram._free,
-}
 
 
 def _stream(number: int) -> str:

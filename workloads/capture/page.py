@@ -15,6 +15,10 @@ from prestep.workloads.capture.summary import Communication, Kind, Summary, rang
 WIDTH, MOST = 80, 15
 Heading = str
 Section = tuple[Heading, list[str]]
+OF_THE_PROGRAM = (
+    *("world", "step", "gpu", "parameters"),
+    *("command", "versions", "compiled", "assumed"),
+)
 
 
 SCHEMA = words.titled(
@@ -50,14 +54,7 @@ SCHEMA = words.titled(
 def as_tables(recording: Recording, summaries: Sequence[Summary]) -> dict[str, Any]:
     """All of it, in bytes and floating-point operations."""
     return {
-        "world": recording.world,
-        "step": recording.step,
-        "gpu": recording.gpu,
-        "parameters": recording.parameters,
-        "command": list(recording.command),
-        "versions": dict(recording.versions),
-        "compiled": list(recording.compiled),
-        "assumed": dict(recording.assumed),
+        **{name: getattr(recording, name) for name in OF_THE_PROGRAM},
         "ranks": [asdict(each) for each in summaries],
     }
 

@@ -19,38 +19,38 @@ from prestep.workloads.capture.record.exchange import Exchange, agree
 from prestep.workloads.capture.record.streams import Log, Streams
 from prestep.workloads.capture.record.values import tensors_in
 
-#: Operations of process groups: their names in nccl-tests, and which argument has the bytes of that convention.
-KINDS = {
-    "allreduce_": ("all_reduce", 0),
-    "allreduce_coalesced_": ("all_reduce", 0),
-    "broadcast_": ("broadcast", 0),
-    "reduce_": ("reduce", 0),
-    "allgather_": ("all_gather", 0),
-    "_allgather_base_": ("all_gather", 0),
-    "allgather_coalesced_": ("all_gather", 0),
-    "allgather_into_tensor_coalesced_": ("all_gather", 0),
-    "reduce_scatter_": ("reduce_scatter", 1),
-    "_reduce_scatter_base_": ("reduce_scatter", 1),
-    "reduce_scatter_tensor_coalesced_": ("reduce_scatter", 1),
-    "alltoall_base_": ("all_to_all", 1),
-    "alltoall_": ("all_to_all", 1),
-    "gather_": ("gather", 1),
-    "scatter_": ("scatter", 0),
-    "send": ("send", 0),
-    "recv_": ("recv", 0),
-    "barrier": ("barrier", None),
-    "all_reduce": ("all_reduce", 0),
-    "all_reduce_": ("all_reduce", 0),
-    "all_gather_into_tensor": ("all_gather", "result"),
-    "all_gather_into_tensor_out": ("all_gather", "result"),
-    "reduce_scatter_tensor": ("reduce_scatter", 0),
-    "all_reduce_coalesced": ("all_reduce", 0),
-    "all_reduce_coalesced_": ("all_reduce", 0),
-    "all_gather_into_tensor_coalesced": ("all_gather", "result"),
-    "reduce_scatter_tensor_coalesced": ("reduce_scatter", 0),
-    "all_to_all_single": ("all_to_all", 0),
-    "broadcast": ("broadcast", 0),
+#: Operations of process groups and their functional twins, by nccl-tests' name and which argument has the bytes of
+#: that convention.
+NAMES = {
+    (
+        "all_reduce",
+        0,
+    ): "allreduce_ allreduce_coalesced_ all_reduce all_reduce_ all_reduce_coalesced "
+    "all_reduce_coalesced_",
+    ("broadcast", 0): "broadcast_ broadcast",
+    ("reduce", 0): "reduce_",
+    (
+        "all_gather",
+        0,
+    ): "allgather_ _allgather_base_ allgather_coalesced_ allgather_into_tensor_coalesced_",
+    (
+        "all_gather",
+        "result",
+    ): "all_gather_into_tensor all_gather_into_tensor_out all_gather_into_tensor_coalesced",
+    ("reduce_scatter", 0): "reduce_scatter_tensor reduce_scatter_tensor_coalesced",
+    (
+        "reduce_scatter",
+        1,
+    ): "reduce_scatter_ _reduce_scatter_base_ reduce_scatter_tensor_coalesced_",
+    ("all_to_all", 0): "all_to_all_single",
+    ("all_to_all", 1): "alltoall_base_ alltoall_",
+    ("gather", 1): "gather_",
+    ("scatter", 0): "scatter_",
+    ("send", 0): "send",
+    ("recv", 0): "recv_",
+    ("barrier", None): "barrier",
 }
+KINDS = {name: kind for kind, names in NAMES.items() for name in names.split()}
 #: The functional operation that dresses the result of one, so that its first reader waits (PyTorch 2.13).
 DRESSES = "_wrap_tensor_autograd"
 FUNCTIONAL = ("_c10d_functional", "_c10d_functional_autograd")
