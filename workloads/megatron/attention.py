@@ -8,6 +8,7 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.exchanges.tensor import gather, reduce
 from prestep.workloads.megatron.adapter import adapted_column, adapted_row
 from prestep.workloads.megatron.core_attention import attention
+from prestep.workloads.megatron.documents import rotated
 from prestep.workloads.megatron.elementwise import bias_add, fused, unsaved
 from prestep.workloads.megatron.shard import Heads, Shard
 from prestep.workloads.models.model import ModelSpec
@@ -86,6 +87,7 @@ class Attention(Module):
             return y
         if self._rotated_whole:
             return fused(t, [unsaved(y)], y.shape, 2.0 * y.size, 2.0 * y.size)
+        y = rotated(t, y, self.s)
         kernels = FUSED_ROTATION if self.s.options.rope_fusion else EAGER_ROTATION
         size = self._turned(y)
         forward, backward = kernels[0] * size, kernels[1] * size

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.exchanges import te_context
 from prestep.workloads.exchanges.te_context import Part, Way
+from prestep.workloads.megatron.documents import in_documents, reorder
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.gemm import UNTRANSPOSED
 from prestep.workloads.megatron.shard import Heads, Shard
@@ -55,19 +56,6 @@ def attention(
     return t.apply(y, inputs, backward)
 
 
-def in_documents(s: Shard) -> Shard:
-    """What attention sees of packed samples: as many samples of a document's length as hold the tokens (thd layout).
-
-    Context parallelism spreads every document. The mean length stands for all: longer ones weigh more, which it leaves
-    out.
-    """
-    if s.packed is None or s.packed >= s.seq_len:
-        return s
-    documents = s.seq_len / s.packed
-    tokens = max(1, s.tokens * s.packed // s.seq_len)
-    return replace(s, batch=round(s.batch * documents), tokens=tokens, seq_len=s.packed)
-
-
 @dataclass(frozen=True)
 class _Fused:
     """One kernel forward and one backward: it leaves its output and a float per row."""
@@ -105,6 +93,7 @@ class _Fused:
         if context is not None and in_window(1, s.tokens, heads.window)[1] < s.tokens:
             # Around a ring, ranks would need keys of their neighbour only, which is left out.
             context = replace(context, ring=None)
+        reorder(t, s, way)
         te_context.attend(t, way, part, context, block)
 
     def _quantize(self, t: Tape, way: Way) -> None:

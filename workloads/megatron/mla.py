@@ -12,6 +12,7 @@ from prestep.workloads.megatron.adapter import (
     adapted_whole,
 )
 from prestep.workloads.megatron.core_attention import attention
+from prestep.workloads.megatron.documents import rotated
 from prestep.workloads.megatron.elementwise import fused, unsaved
 from prestep.workloads.megatron.shard import Heads, Shard
 from prestep.workloads.models.model import ModelSpec
@@ -88,6 +89,7 @@ class LatentAttention(Module):
         """Rotates a part of each query in place, and puts the shared rotated key beside every head's own."""
         m = self.m
         turned = 2.0 * q.size * m.rope_head_dim / m.query_dim
+        q = rotated(t, q, self.s)
         q = fused(t, [unsaved(q)], q.shape, turned, turned)
         width = self.heads * (m.query_dim + m.v_head_dim)
         rows = 2.0 * kv.elements // kv.shape[-1]

@@ -72,8 +72,11 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     names += [document.path.stem, document.part, usual]
     _core_model.model(draft, document, names, "model")
     _core.adapters(draft, document)
+    usual_keys = _models.bridge_of(draft)
     if trains:
-        _routing(draft, document)
+        _routing(draft, document, usual_keys.get("routing"))
+    if "megatron.rope_fusion" not in draft.settings and "rope_fusion" in usual_keys:
+        draft.set("megatron.rope_fusion", usual_keys["rope_fusion"])
     if "peft" in begun and document.get("peft") is None:
         _adapter.lora(draft, document, _adapter.CLASS, "recipe")
     if gpus := re.search(r"_(\d+)gpu(?:_|$)", document.part):
@@ -95,9 +98,8 @@ def _begin(draft: Recipe, document: Document, begun: str) -> bool:
     return trains
 
 
-def _routing(draft: Recipe, document: Document) -> None:
+def _routing(draft: Recipe, document: Document, usual: str | None) -> None:
     """What balances a router that is trained from scratch: the recipe's key, or what the model's bridge class sets."""
     said, kind = document.ended("moe_router_load_balancing_type")
     _, biased = document.ended("moe_router_enable_expert_bias")
-    usual = _models.router_of(draft)
     _routers.settle(draft, kind or usual, written(biased) == "true", said, document)

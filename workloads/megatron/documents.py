@@ -1,0 +1,83 @@
+"""Packed samples, whose documents attention tells apart: what it sees, and what is done once for each document.
+
+Without a fused kernel a rotation takes documents one after the other and copies each into the output, which autograd
+undoes one by one (megatron/core/models/common/embeddings/rope_utils.py, _apply_rotary_pos_emb_thd: until 17 August
+2026, when it became one rotation of all). All-to-alls of heads find each document's tokens by numbers that lie on the
+GPU (Transformer Engine until 25 June 2026, context_parallel.py, reorder_seq_chunks_*_thd): operators on single numbers,
+two of which the host waits for in each range. Kernels are so short that the host's time is all that counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.megatron.shard import Shard
+from prestep.workloads.torch.tape import Tape, Tensor
+
+# Operators on queries, and as many on keys, of a document: cosines and sines of its positions, each scaled and cast
+# (6), a half negated and joined (2), two products and their sum (3), the rest joined and the copy. Backward the copy's
+# (4), the products' (2), the half's (2), the sum of both ways, and of the parts that were cut (5).
+TENSORS, ROTATED, ROTATED_BACK = 2, 13, 14
+# Of a range of tokens, as they come in: eight operators on single numbers and the range; as they go out half as many
+# numbers. The host waits for both ends.
+INWARDS, OUTWARDS, ENDS = 9, 5, 2
+
+
+def documents_of(s: Shard) -> int:
+    """Documents of a microbatch; 0 where samples are not packed."""
+    if s.packed is None or s.packed >= s.seq_len or s.options.attention == "unfused":
+        return 0
+    return round(s.batch * s.seq_len / s.packed)
+
+
+def in_documents(s: Shard) -> Shard:
+    """What attention sees of packed samples: as many samples of a document's length as hold the tokens (thd layout).
+
+    Context parallelism spreads every document. The mean length stands for all: longer ones weigh more, which it leaves
+    out.
+    """
+    documents = documents_of(s)
+    if not documents or s.packed is None:
+        return s
+    tokens = max(1, s.tokens * s.packed // s.seq_len)
+    return replace(s, batch=documents, tokens=tokens, seq_len=s.packed)
+
+
+def rotated(t: Tape, x: Tensor, s: Shard) -> Tensor:
+    """The host's part of a rotation of queries and of keys, document by document, and the copies of whole gradients."""
+    documents = documents_of(s)
+    if s.options.rope_fusion or not documents or s.trainer is not None:
+        return x
+    t.synchronize()  # lengths are read from the GPU
+    _operators(t, "elementwise", TENSORS * documents * ROTATED)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        _operators(t, "elementwise_backward", TENSORS * documents * ROTATED_BACK)
+        moved = 2.0 * documents * g.size
+        t.launch(Kernel("aten copy", (documents * g.elements,), bytes=moved))
+        return [g]
+
+    return t.apply(Tensor(None, x.shape, x.itemsize), [x], backward)
+
+
+def reorder(t: Tape, s: Shard, way: str) -> None:
+    """The host's part of all-to-alls of heads around attention in documents: tokens of each by their numbers.
+
+    Forward queries, keys and values come in and the result goes out; backward its gradient comes in and three go out.
+    """
+    heads = s.context.heads if s.context is not None else None
+    if heads is None or s.packed != s.seq_len or s.trainer is not None:
+        return
+    inwards, outwards = (3, 1) if way == "fwd" else (1, 3)
+    ranges = 2 * heads.size * s.batch
+    t.synchronize()
+    numbers = inwards * INWARDS + outwards * OUTWARDS
+    _operators(t, "elementwise_nograd", ranges * numbers)
+    _operators(t, "blocked_launch", ranges * (inwards + outwards) * ENDS)
+
+
+def _operators(t: Tape, host: str, count: int) -> None:
+    """So many operators of the host, with their launches."""
+    t.cpu(host, count)
+    t.cpu("launch", count)
