@@ -5,9 +5,9 @@ from __future__ import annotations
 from prestep.sim.costs.facts import Stack
 
 HEAD = """\
-# Written by lab/fit/library_steps.py; do not edit. Seconds, bytes. Grade: fitted on an H200 (products and
-# attention of steps); in fp8 by the GPU's tile model, shares on an H100 and an H200.
-# Tables: products.parquet, attention.parquet
+# Written by lab/fit/library_steps.py; do not edit. Seconds, bytes. Grade: fitted on an H200 (products
+# of steps); in fp8 by the GPU's tile model, shares on an H100 and an H200.
+# Table: products.parquet
 
 [libraries]
 """

@@ -26,15 +26,13 @@ from lab.formats.published_kernels import rows_of as published_of
 from prestep.sim.costs import aten, load_gpu
 from prestep.sim.costs.estimators.library import (
     REACH,
-    attention_sizes,
-    elements_read,
     rows_of_library,
 )
 from prestep.sim.costs.facts import Stack
 from prestep.sim.costs.gemm import TileModel
 from prestep.sim.costs.gpu import Gpu, parts
-from prestep.sim.costs.gpu_files import HARDWARE, aten_of, rows_of
-from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, Family
+from prestep.sim.costs.gpu_files import HARDWARE, aten_of
+from prestep.sim.costs.library_families import PRODUCTS
 from prestep.sim.costs.library_table import Library, LibraryTable
 from prestep.sim.costs.spreads import widths
 from prestep.sim.costs.tables import read_operations
@@ -45,13 +43,11 @@ SHORTEST = 10e-6  # s: shorter kernels are starts, which a call hides
 LONGEST = 1e-3  # s: longer calls repeat until power lowers the clock
 PARTS = 3  # one of so many shapes is held out
 HOPPERS = ("h100", "h200")
-#: GPUs that take the library's times in steps, and of which families (lab/notes/costs.md says why not all). A B200
-#: has attention of its own: that it has the library's too tells others how they differ from it.
+#: GPUs that take the library's products in steps, and in which formats (lab/notes/costs.md says why not all).
 TAKE = {
-    "b200": ("attention_bf16",),
-    "b300": ("products_fp8", "attention_bf16"),
-    "gb200": ("products_fp8", "attention_bf16"),
-    "gb300": ("products_bf16", "products_fp8", "attention_bf16"),
+    "b300": ("products_fp8",),
+    "gb200": ("products_fp8",),
+    "gb300": ("products_bf16", "products_fp8"),
 }
 
 
@@ -67,8 +63,8 @@ class Pair:
 
     @property
     def rearranged(self) -> bool:
-        """Whether a call reads its elements before the kernel does: to quantize or to rotate them."""
-        return not self.kernel.is_product or self.kernel.dtype != "bf16"
+        """Whether a call reads its elements before the kernel does: to quantize them."""
+        return self.kernel.dtype != "bf16"
 
     @property
     def held_out(self) -> bool:
@@ -105,15 +101,6 @@ def published_fit(gpu: str) -> Fit:
     return fit(rows, load_gpu(gpu))
 
 
-def steps_of(gpu: str, kind: str) -> list[tuple[Kernel, float]]:
-    """Kernels of a GPU's steps in bf16, and their seconds."""
-    return [
-        (row.kernel, row.duration)
-        for row in rows_of(gpu)
-        if row.kernel.kind == kind and row.kernel.dtype == "bf16"
-    ]
-
-
 def products_of(gpu: str) -> list[tuple[Kernel, float]]:
     """Products in bf16 whose rows lie well, and their seconds."""
     path = aten_of(gpu)
@@ -141,28 +128,20 @@ def scaled(gpu: str) -> list[tuple[Kernel, float]]:
     ]
 
 
-def pairs(
-    family: Family, gpu: str, dtype: str, measured: Iterable[tuple[Kernel, float]]
-) -> list[Pair]:
-    """Kernels within the reach of a GPU's library table that are neither starts nor long enough for power."""
+def pairs(gpu: str, dtype: str, measured: Iterable[tuple[Kernel, float]]) -> list[Pair]:
+    """Products within the reach of a GPU's library table that are neither starts nor long enough for power."""
     limits = load_gpu(gpu).roofline
-    rows = rows_of_library(family, Library(gpu, dtype, SOURCE, KERNEL))
-    table = LibraryTable(family, *rows, limits, dtype)
+    rows = rows_of_library(PRODUCTS, Library(gpu, dtype, SOURCE, KERNEL))
+    table = LibraryTable(PRODUCTS, *rows, limits, dtype)
     found = []
     for kernel, seconds in measured:
-        sizes = _sizes(family, kernel)
+        sizes = np.array([kernel.shape])
         near = float(table.beyond(sizes)[0]) < REACH
         if near and SHORTEST < seconds < LONGEST:
             library = float(table.seconds(sizes)[0])
-            read = elements_read(kernel) / limits.bandwidth
-            found.append(Pair(gpu, kernel, library, seconds, read))
+            m, _, k = kernel.shape
+            found.append(Pair(gpu, kernel, library, seconds, m * k / limits.bandwidth))
     return found
-
-
-def _sizes(family: Family, kernel: Kernel) -> np.ndarray:
-    if family is PRODUCTS:
-        return np.array([kernel.shape])
-    return attention_sizes(kernel)
 
 
 def fitted(known: Sequence[Pair]) -> Constants:
@@ -217,15 +196,10 @@ def errors(constants: dict[str, Constants], of: Sequence[Pair]) -> np.ndarray:
 def measured_pairs() -> dict[str, list[Pair]]:
     """By family and format, what both have of it."""
     return {
-        "products_bf16": pairs(PRODUCTS, "h200", "bf16", products_of("h200")),
+        "products_bf16": pairs("h200", "bf16", products_of("h200")),
         "products_fp8": [
-            pair
-            for gpu in ("h100", "h200")
-            for pair in pairs(PRODUCTS, gpu, "fp8", scaled(gpu))
+            pair for gpu in ("h100", "h200") for pair in pairs(gpu, "fp8", scaled(gpu))
         ],
-        "attention_bf16": pairs(
-            ATTENTION, "h200", "bf16", steps_of("h200", "attention_fwd")
-        ),
     }
 
 
@@ -280,7 +254,9 @@ def measured_loads(stacks: dict[str, dict[str, Stack]]) -> dict[str, dict[str, f
     loads: dict[str, dict[str, float]] = defaultdict(dict)
     for gpu, dtype in LOADED:
         of = of_bursts(gpu) if dtype == "fp8" and gpu in HOPPERS else load_gpu(gpu)
-        stack = stacks[gpu].get(f"products_{dtype}", stacks[gpu]["products_fp8"])
+        # Of runs at the limit of the watts the stack says whose short runs are meant, no more.
+        own = stacks.get(gpu, stacks["gb200"])
+        stack = own.get(f"products_{dtype}", own["products_fp8"])
         loads[dtype][gpu] = under_load(of, dtype, stack)
     for dtype, gpus in TILED.items():
         for gpu in gpus:

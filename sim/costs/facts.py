@@ -41,10 +41,8 @@ DRAW = Table(
     },
     ("idle", "active", "byte", "flop"),
 )
-#: Families of kernels of which a GPU may take a library's times, and formats ("products_bf16").
-STACKS = tuple(
-    f"{family}_{dtype}" for family in ("products", "attention") for dtype in DTYPE_BYTES
-)
+#: Formats of products of which a GPU may take a library's times ("products_bf16").
+STACKS = tuple(f"products_{dtype}" for dtype in DTYPE_BYTES)
 STACK = Table(
     {
         "source": Text(),

@@ -273,6 +273,26 @@ def test_dispatchers() -> None:
     assert beside.step_time < times["alltoall"]
 
 
+def test_tokens_travel_beside_another_microbatch_only() -> None:
+    """A forward pass without a backward pass beside it waits for its tokens: that of one microbatch, the first of eight."""
+    model = SMALL | {"experts": 64, "experts_per_token": 8, "moe_ffn": 512}
+    exposed = {}
+    for microbatches in (1, 8):
+        for overlap in (False, True):
+            training = {"framework": "megatron", "seq_len": 2048}
+            tables = {
+                "cluster": {"name": "rail-h100", "hosts": 2, "host_factor": 0.01},
+                "model": model,
+                "training": {**training, "microbatches": microbatches},
+                "parallel": {"dp": 16, "ep": 16},
+                "megatron": {"overlap_moe_expert_parallel_comm": overlap},
+            }
+            step = predict(parse_scenario(tables, "test"))
+            exposed[microbatches, overlap] = step.breakdown["exposed_ep"]
+    assert exposed[1, False] > exposed[1, True] > 0.3 * exposed[1, False]
+    assert exposed[8, True] < 0.2 * exposed[8, False]
+
+
 @given(st.sampled_from([8, 64, 160, 256]), st.floats(0, 3))
 def test_loads_are_relative_to_their_mean(experts: int, exponent: float) -> None:
     """They add up to the number of experts; capacity only takes away; a rank's share is at least the mean."""

@@ -136,6 +136,8 @@ class Rank:
         self.edp = groups.of("edp", self.stage, 0)  # ranks with the same experts
         self.remaining: dict[int, int] = {}  # passes that make gradients, by stage
         self.alignment = Alignment()
+        #: Whether tokens of the pass that is recorded travel beside the computation of another microbatch.
+        self.accompanied = False
         self._parts: dict[tuple[int, bool], tuple[tuple[Unit, int], ...]] = {}
 
     def parts(self, stage: int, aside: bool = False) -> Sequence[tuple[Unit, int]]:
@@ -143,9 +145,9 @@ class Rank:
 
         Every pass of every microbatch asks for them: they are put together once.
         """
-        key = stage, aside
+        key = stage, aside or self.accompanied
         if key not in self._parts:
-            self._parts[key] = tuple(self._units(stage, aside))
+            self._parts[key] = tuple(self._units(*key))
         return self._parts[key]
 
     def _units(self, stage: int, aside: bool) -> Iterator[tuple[Unit, int]]:

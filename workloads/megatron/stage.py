@@ -139,6 +139,10 @@ class StageStep(Rank):
     def _play(self, operations: Sequence[Operation]) -> None:
         """The schedule once."""
         for op in operations:
+            if isinstance(op, Compute) and op.kind == "B":
+                # Forward passes before have no partner (Megatron-core, combined_1f1b.py); backward passes behind the
+                # last forward pass have products of weights' gradients, which are put off.
+                self.accompanied = self.o.overlap_moe_expert_parallel_comm
             if isinstance(op, Compute):
                 self._compute(op)
                 if self._ends_round(op):
@@ -149,6 +153,7 @@ class StageStep(Rank):
                 self.transfers.post(op)
             elif isinstance(op, Wait):
                 self.transfers.wait(op)
+        self.accompanied = False
 
     def _ends_round(self, op: Compute) -> bool:
         """Whether a timer waits behind a pass: without stages every backward pass ends a round."""

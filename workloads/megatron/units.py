@@ -237,9 +237,7 @@ class Units:
             shard = replace(shard, spread=spread.of(before))
         if self._plain(index):
             shard = unquantized(shard)
-        if not aside:
-            return shard
-        options = replace(self.options, overlap_moe_expert_parallel_comm=True)
+        options = replace(self.options, overlap_moe_expert_parallel_comm=aside)
         return replace(shard, options=options)
 
     def _plain(self, index: int) -> bool:

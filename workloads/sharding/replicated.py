@@ -101,7 +101,7 @@ class Replicated(DataParallel):
         self.reduces = policy.beside != "none" and not self.alone
         self.gathered: dict[tuple[int, int], tuple[int, ...]] = {}
         self.here: set[tuple[int, int]] = set()
-        self._chunks: dict[int, Bucketed] = {}
+        self._chunks: dict[tuple[int, bool], Bucketed] = {}
         self.seen: set[int] = set()
         self.reduced: set[int] = set()
 
@@ -256,9 +256,10 @@ class Replicated(DataParallel):
 
     def _chunk(self, stage: int) -> Bucketed:
         """A stage by its buckets."""
-        if stage not in self._chunks:
-            self._chunks[stage] = self._cut(stage)
-        return self._chunks[stage]
+        key = stage, self.rank.accompanied
+        if key not in self._chunks:
+            self._chunks[key] = self._cut(stage)
+        return self._chunks[key]
 
     def _cut(self, stage: int) -> Bucketed:
         parts = self.rank.parts(stage)

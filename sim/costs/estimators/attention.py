@@ -29,23 +29,25 @@ _NUMBERS: dict[str, Schema] = {
     key: Items(Number(above=True)) for key in ("tokens", *ATTENTIONS)
 }
 _TEXTS: dict[str, Schema] = {"source": Text(), "over": Text()}
+_RATIOS: Schema = Table(
+    {kind: Items(Number(above=True)) for kind in ATTENTIONS}, ATTENTIONS
+)
+#: Layout of attention whose values are narrower than its queries.
+LATENT = "latent"
 #: Of a GPU's file: in fp8 over 16 bits; on this GPU over the one named.
-IN_FP8 = Table({"source": Text()} | _NUMBERS, ("source", *_NUMBERS))
+IN_FP8 = Table({"source": Text(), LATENT: _RATIOS, **_NUMBERS}, ("source", *_NUMBERS))
 ON_BOTH = Table(_TEXTS | _NUMBERS, (*_TEXTS, *_NUMBERS))
 #: Widths of tiles that tables have.
 NARROW, REFERENCE = 64, 128
-#: Layout of attention whose values are narrower than its queries.
-LATENT = "latent"
 #: PyTorch's operations of cuDNN's attention, whose tables have no latent ones, and which kind they are like.
 OPERATIONS = {
     "aten _scaled_dot_product_cudnn_attention": "attention_fwd",
     "aten _scaled_dot_product_cudnn_attention_backward": "attention_bwd",
 }
 OVER = ("192", "256", LATENT)
-_RATIOS = Table({kind: Items(Number(above=True)) for kind in ATTENTIONS}, ATTENTIONS)
 _KEYS: dict[str, Schema] = {"source": Text(), "tokens": Items(Number(above=True))}
 #: Of a GPU's file: time over that of heads of 128, as many heads of as many tokens.
-WIDTHS = Table(_KEYS | dict.fromkeys(OVER, _RATIOS), (*_KEYS, *OVER))
+WIDTHS = Table(_KEYS | dict.fromkeys(OVER, _RATIOS), (*_KEYS,))
 
 
 @dataclass(frozen=True)
@@ -62,16 +64,20 @@ class Ratios:
         By kind of kernel, the ratio at each of `tokens`.
     over
         The GPU that was measured beside this one; "" where both times are this one's.
+    latent
+        Those of latent attention, where it was measured by itself.
     """
 
     source: str
     tokens: tuple[float, ...]
     shares: Mapping[str, tuple[float, ...]]
     over: str = ""
+    latent: Mapping[str, tuple[float, ...]] | None = None
 
     def of(self, kernel: Kernel) -> float:
         """The ratio for a kernel."""
-        return _between(self.tokens, self.shares[kernel.kind], kernel)
+        shares = self.latent if kernel.layout == LATENT else None
+        return _between(self.tokens, (shares or self.shares)[kernel.kind], kernel)
 
 
 def _between(
@@ -93,8 +99,13 @@ def widened(kernel: Kernel) -> Kernel:
 
 def ratios(table: Mapping[str, Any]) -> Ratios:
     """A checked table of a GPU's file."""
-    rows = {key: tuple(map(float, table[key])) for key in _NUMBERS}
-    return Ratios(table["source"], rows.pop("tokens"), rows, table.get("over", ""))
+    tokens, latent = tuple(map(float, table["tokens"])), table.get(LATENT)
+    of_latent, over = latent and _of_kinds(latent), table.get("over", "")
+    return Ratios(table["source"], tokens, _of_kinds(table), over, of_latent)
+
+
+def _of_kinds(table: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
+    return {kind: tuple(map(float, table[kind])) for kind in ATTENTIONS}
 
 
 @dataclass(frozen=True)
@@ -122,6 +133,10 @@ class Widths:
     source: str
     tokens: tuple[float, ...]
     over: Mapping[str, Mapping[str, tuple[float, ...]]]
+
+    def has(self, kernel: Kernel) -> bool:
+        """Whether such attention was measured: latent, or with other heads than those of 128."""
+        return (LATENT if LATENT in kernel.layout else OVER[0]) in self.over
 
     def stand(self, kernel: Kernel) -> Stand:
         """Attention of heads of 128 in place of wider ones: the next tile, and beyond the last as wide as they are."""
@@ -182,10 +197,7 @@ def of_reference(kernel: Kernel) -> Kernel:
 
 def widths(table: Mapping[str, Any]) -> Widths:
     """A checked table of a GPU's file."""
-    over = {
-        name: {kind: tuple(map(float, table[name][kind])) for kind in ATTENTIONS}
-        for name in OVER
-    }
+    over = {name: _of_kinds(table[name]) for name in OVER if name in table}
     return Widths(table["source"], tuple(map(float, table["tokens"])), over)
 
 
@@ -241,7 +253,7 @@ class WideHeads(Estimator):
     def basis(self, kernel: Kernel) -> Basis:
         """No better than a ratio; a guess where nobody measured that."""
         basis = self.gpu.unloaded_basis(self._stand(kernel).kernel)
-        if widths_of(self.gpu) is None:
+        if widths_of(self.gpu, kernel) is None:
             grade, words = "guess", "heads of 128, as their products are wide"
         else:
             grade = "fitted" if basis.grade == "measured" else basis.grade
@@ -264,7 +276,7 @@ class WideHeads(Estimator):
 
     def stand(self, kernel: Kernel) -> Stand | None:
         """Attention with heads of 128 that stands for a kernel; None for what tables have."""
-        wide = stand(kernel, widths_of(self.gpu))
+        wide = stand(kernel, widths_of(self.gpu, kernel))
         return None if wide is None or self._has_width(kernel) else wide
 
     def _stand(self, kernel: Kernel) -> Stand:
@@ -285,10 +297,10 @@ class WideHeads(Estimator):
         return kernel.shape[4] in self._measured_widths[group]
 
 
-def widths_of(gpu: Gpu) -> Widths | None:
-    """What attention with wide heads takes on a GPU, or on the one that it is like, if its units are the same."""
-    like, facts = gpu.like, gpu.facts
-    same = like is not None and like.facts.capability == facts.capability
-    if facts.attention_widths is not None or like is None or not same:
-        return facts.attention_widths
-    return widths_of(like)
+def widths_of(gpu: Gpu, kernel: Kernel) -> Widths | None:
+    """What such attention takes on a GPU, or on the one that it is like, if its units are the same; None: unknown."""
+    like, measured = gpu.like, gpu.facts.attention_widths
+    same = like is not None and like.facts.capability == gpu.facts.capability
+    if measured is None and like is not None and same:
+        return widths_of(like, kernel)
+    return measured if measured is not None and measured.has(kernel) else None

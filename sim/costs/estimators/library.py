@@ -1,9 +1,8 @@
 """Kernels of training steps by what a library of a serving stack takes for them on the same GPU.
 
-A library's time of a product or an attention is that of the kernel in a step, a `call` (its launch and what a stack
-does around it), and `moved` bytes of memory traffic for each element that it reads (to quantize, to rotate, to fill a
-cache). They were measured on GPUs of which both are known (`python -m lab.fit.library_steps`) and hold for the
-same stack on the others.
+A library's time of a product is that of the kernel in a step, a `call` (its launch and what a stack does around it),
+and `moved` bytes of memory traffic for each element that it reads (to quantize it). They were measured on GPUs of which
+both are known (`python -m lab.fit.library_steps`) and hold for the same stack on the others.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.facts import Stack
 from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.sim.extras import lazily
-from prestep.sim.graph.kernel import PRODUCTS, Kernel, product
+from prestep.sim.graph.kernel import Kernel, product
 
 with lazily():
     from prestep.sim.costs import library_families, library_table
@@ -32,11 +31,6 @@ SAME = 1e-3  # octaves within which two shapes are one
 CLEAR = 0.3
 #: Of a library's products over a tile model (chosen with kernels of an H200's steps in view: lab/notes/costs.md).
 ABOUT_TILES = 2.0, 0.12, 0.1
-KINDS = {
-    **dict.fromkeys(PRODUCTS, "products"),
-    "attention_fwd": "attention",
-    "attention_bwd": "attention",
-}
 
 
 class LibrarySteps:
@@ -63,39 +57,35 @@ class LibrarySteps:
     ) -> None:
         self._gpu, self._stacks = gpu, stacks
         self._roofline, self._tile_time = roofline, tile_time
-        self._tables: dict[str, ProductTable | AttentionTable] = {}
+        self._tables: dict[str, ProductTable] = {}
 
     def stack(self, kernel: Kernel) -> Stack | None:
         """The library that stands for a kernel; None where none does."""
         return self._stacks.get(_key(kernel))
 
     def forward(self, kernel: Kernel) -> float:
-        """Seconds in a step of a kernel that has a stack; of a backward pass of attention those of its forward pass."""
+        """Seconds in a step of a product that has a stack."""
         share = self._stacks[_key(kernel)].share_of(kernel.layout)
         return self._table(kernel).seconds(kernel) * share
 
     def measured(self, kernel: Kernel) -> bool:
-        """Whether the table has the very shape of a kernel that has a stack, as a forward pass."""
-        forward = kernel.layout in ("", "nt") and kernel.kind != "attention_bwd"
-        return forward and self._table(kernel).octaves(kernel) < SAME
+        """Whether the table has the very shape of a product that has a stack, as a forward pass."""
+        return (
+            kernel.layout in ("", "nt") and self._table(kernel).octaves(kernel) < SAME
+        )
 
     def past(self, kernel: Kernel) -> float:
         """Octaves by which a kernel that has a stack lies beyond what its table reaches."""
         return max(0.0, self._table(kernel).octaves(kernel) - REACH)
 
-    def _table(self, kernel: Kernel) -> ProductTable | AttentionTable:
+    def _table(self, kernel: Kernel) -> ProductTable:
         key = _key(kernel)
         if key not in self._tables:
-            self._tables[key] = self._load(key)
+            stack, dtype = self._stacks[key], key.removeprefix("products_")
+            who = library_table.Library(self._gpu, dtype, stack.source, stack.kernel)
+            limits, tile_time = self._roofline, self._tile_time
+            self._tables[key] = ProductTable(who, stack, limits, tile_time)
         return self._tables[key]
-
-    def _load(self, key: str) -> ProductTable | AttentionTable:
-        family, _, dtype = key.partition("_")
-        stack = self._stacks[key]
-        who = library_table.Library(self._gpu, dtype, stack.source, stack.kernel)
-        if family == "products":
-            return ProductTable(who, stack, self._roofline, self._tile_time)
-        return AttentionTable(who, stack, self._roofline)
 
 
 class ProductTable:
@@ -137,45 +127,6 @@ class ProductTable:
         return library_families.PRODUCTS.axes(np.array([kernel.shape], dtype=float))
 
 
-class AttentionTable:
-    """A library's causal attention, without what it does around it."""
-
-    def __init__(
-        self, who: library_table.Library, stack: Stack, roofline: Roofline
-    ) -> None:
-        self._stack, self._bandwidth = stack, roofline.bandwidth
-        rows = rows_of_library(library_families.ATTENTION, who)
-        self._table = library_table.LibraryTable(
-            library_families.ATTENTION, *rows, roofline, who.dtype
-        )
-
-    def seconds(self, kernel: Kernel) -> float:
-        """Of the forward pass."""
-        sizes = attention_sizes(kernel)
-        whole = float(self._table.seconds(sizes)[0])
-        moved = self._stack.moved * elements_read(kernel) / self._bandwidth
-        net = whole - self._stack.call - moved
-        return max(net, float(self._table.least(sizes)[0]))
-
-    def octaves(self, kernel: Kernel) -> float:
-        """To the measured shape that is nearest."""
-        return float(self._table.beyond(attention_sizes(kernel))[0])
-
-
-def elements_read(kernel: Kernel) -> float:
-    """What a call reads before its kernel: a product's activations; queries, keys and values of attention."""
-    if kernel.is_product:
-        return float(kernel.shape[0]) * kernel.shape[2]
-    batch, heads, kv_heads, seq, dim = kernel.shape
-    return float(batch) * seq * (heads + 2 * kv_heads) * dim
-
-
-def attention_sizes(kernel: Kernel) -> np.ndarray:
-    """Attention as a row of its family's table: every token sees all before it."""
-    batch, heads, kv_heads, seq, dim = kernel.shape
-    return np.array([[batch, seq, heads, kv_heads, dim, 0]])
-
-
 def rows_of_library(
     family: library_families.Family,
     who: library_table.Library,
@@ -196,8 +147,7 @@ def rows_of_library(
 
 
 def _key(kernel: Kernel) -> str:
-    family = KINDS.get(kernel.kind, "")
-    return f"{family}_{gemm.SAME.get(kernel.dtype, kernel.dtype)}"
+    return f"products_{gemm.SAME.get(kernel.dtype, kernel.dtype)}"
 
 
 class LibraryProducts(Estimator):

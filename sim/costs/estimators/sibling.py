@@ -79,13 +79,9 @@ class Sibling(Estimator):
 
     def _source(self, kernel: Kernel) -> str:
         """The library that was measured on both GPUs, or else the other GPU."""
-        if kernel.kind in ATTENTIONS and self.gpu.measured_ratio(kernel):
-            over, stack = (
-                self.gpu.facts.attention_over,
-                self.gpu.libraries.stack(kernel),
-            )
-            if (by := over or stack) is not None:
-                return f"library {by.source}"
+        over = self.gpu.facts.attention_over
+        if over is not None and kernel.kind in ATTENTIONS:
+            return f"library {over.source}"
         return f"borrowed from {self._like.name}"
 
     @property
@@ -125,20 +121,12 @@ def measured_ratio(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
 
 
 def _ratio_of_attention(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
-    """The ratio of attention, by what the file of `gpu` says of it; else by a library that was measured on both."""
-    if (over := gpu.facts.attention_over) is not None:
-        measured = _ancestor(gpu, over.over)
-        here = over.of(kernel) * measured.lent(kernel)
-        return here / like.lent(kernel)
-    return _ratio_by_library(gpu, like, kernel)
-
-
-def _ratio_by_library(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
-    """The ratio of a library's forward passes; None where its table lacks one of the GPUs."""
-    here, there = gpu.libraries, like.libraries
-    if here.stack(kernel) is None or there.stack(kernel) is None:
+    """The ratio of attention by what the file of `gpu` says of it; None where it says nothing."""
+    over = gpu.facts.attention_over
+    if over is None:
         return None
-    return here.forward(kernel) / there.forward(kernel)
+    here = over.of(kernel) * _ancestor(gpu, over.over).lent(kernel)
+    return here / like.lent(kernel)
 
 
 def _ancestor(gpu: Gpu, name: str) -> Gpu:
