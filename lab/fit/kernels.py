@@ -14,7 +14,7 @@ import numpy as np
 from prestep.sim.costs import gemm, terms
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.kinds import work
-from prestep.sim.costs.tables import Row
+from prestep.sim.costs.tables import Kriged, Row
 from prestep.sim.graph.kernel import Kernel
 
 
@@ -217,3 +217,10 @@ def _cells(row: Row) -> list[object]:
     size = f"{kernel.bytes:.0f}" if kernel.bytes else ""
     what = [kernel.kind, kernel.layout, kernel.dtype, shape, size]
     return [*what, f"{row.duration:.4g}", row.noise, row.count, row.source]
+
+
+def leave_one_out(table: Kriged) -> np.ndarray:
+    """Log errors (predicted over measured) of each row when it is left out (closed form)."""
+    weights = np.diag(np.linalg.inv(table.covariance()))
+    errors: np.ndarray = -table.alpha / weights
+    return errors

@@ -106,7 +106,7 @@ def products_of(gpu: str) -> list[tuple[Kernel, float]]:
     path = aten_of(gpu)
     assert path is not None
     return [
-        (plain_product(row.kernel), row.seconds)
+        (plain_product(row.kernel), row.duration)
         for row in read_operations(path)
         if row.kernel.kind == "aten mm" and row.kernel.dtype == "bf16"
         if row.kernel.layout in ("nt", "nn", "tn")
@@ -121,7 +121,7 @@ def scaled(gpu: str) -> list[tuple[Kernel, float]]:
     path = aten_of(gpu)
     assert path is not None
     return [
-        (product(row.kernel.shape[-3:], "fp8"), row.seconds)
+        (product(row.kernel.shape[-3:], "fp8"), row.duration)
         for row in read_operations(path)
         if row.kernel.kind == "aten _scaled_mm" and row.kernel.dtype == "fp8"
         if not row.kernel.layout.endswith(aten.FAST)

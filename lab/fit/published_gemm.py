@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lab.fit.kernels import tile_time, write_rows
+from lab.fit.kernels import leave_one_out, tile_time, write_rows
 from lab.fit.published_others import NOISE, OTHERS, fit_others, other_rows
 from lab.fit.published_tiles import optimum
 from lab.formats.published_kernels import (
@@ -92,7 +92,7 @@ def _corrected(
     used = [row for row, is_out in zip(rows, out, strict=True) if not is_out]
     table = Kriged(used, base, GEMM_AXES, LENGTH, spread)
     errors = np.array([math.log(table(row.kernel) / row.duration) for row in rows])
-    errors[~out] = table.leave_one_out()
+    errors[~out] = leave_one_out(table)
     return errors
 
 

@@ -8,16 +8,13 @@ rows, those of the likest stand in; where the kind has none at all, all streams 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import replace
-
-import numpy as np
 
 from prestep.sim.costs import convolutions
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.kinds import DTYPE_BYTES, work
-from prestep.sim.costs.positions import axes, is_attention
-from prestep.sim.costs.tables import AtenRow, Scattered, toward
+from prestep.sim.costs.positions import is_attention
 from prestep.sim.graph.kernel import (
     CHUNK,
     CHUNKS,
@@ -46,9 +43,6 @@ LIKE = {
 PRODUCTS = (*OF_TWO, "aten bmm", "aten baddbmm", "aten _grouped_mm")
 #: Types that run at the same speed, where one has no rows.
 ALIKE = {"fp16": "bf16", "bf16": "fp16", "int32": "fp32", "fp32": "int32"}
-#: Types of products and attention that CUDA cores compute: how rows of others lie in memory says nothing of them. FP64
-#: has tensor cores on the GPUs whose operations were measured.
-ON_CUDA_CORES = ("fp32",)
 #: Where corrections start: the shortest operation, s, and shares of the datasheet's limits (guesses).
 FLOOR, MEMORY, ARITHMETIC = 1.5e-6, 0.88, 0.6
 #: Seconds that a bias adds to a product, and to an element of its result (median of H200's and H100's rows).
@@ -102,92 +96,7 @@ NORMS, CHANNELS_AT_ONCE = "batch_norm", 528
 CHANNEL_FORWARD, CHANNEL_BACKWARD, LEAST_OF_CHANNEL = 2.2e9, 1.0e9, 4e-6
 #: With statistics of the past a block of threads takes a plane of a picture, at so many elements/s (measured: 1.2e9).
 PASSED, PLANE = "aten batch_norm_elemt", 1.2e9
-NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
-JITTER = 0.3e-6  # guess, s: that by which the shortest kernels differ
 KINDS_DIFFER = 0.2  # guess: streams of as many bytes and elements by another name
-
-
-class Surface(Scattered):
-    """`base(kernel)` times a correction through the rows of one group (Gaussian-process regression, Matern 3/2).
-
-    Parameters
-    ----------
-    rows
-        Measured operations; those at one position count as their mean.
-    base
-        Seconds of a kernel before the correction.
-    length, spread, noise
-        Octaves over which corrections stay alike, their standard deviation in log time, and that of a row.
-    """
-
-    def __init__(
-        self,
-        rows: Iterable[AtenRow],
-        base: Callable[[Kernel], float],
-        length: float,
-        spread: float,
-        noise: float,
-        of: Callable[[Kernel], tuple[float, ...]] = axes,
-    ) -> None:
-        at_position = _by_position(rows)
-        super().__init__(at_position, of, length, spread)
-        self.base, alike = base, at_position.values()
-        self.launches = list(map(_launches, alike))
-        residual = np.array([_residual(mine, base) for mine in alike])
-        variance = np.array([_variance(mine, noise) for mine in alike])
-        weights = 1.0 / (variance + spread**2)
-        self.mean = float((weights * residual).sum() / weights.sum())
-        #: How much each row's correction counts at a distance of 0.
-        self.alpha = np.linalg.solve(self.covariance(variance), residual - self.mean)
-
-    def fits(self, kernel: Kernel) -> bool:
-        """Whether the kernel has as many sizes as the rows."""
-        return len(self.axes(kernel)) == len(self.low)
-
-    def seconds(self, kernel: Kernel) -> float:
-        """Of a kernel: its base with the correction at its position, or at the nearest edge of the rows.
-
-        Far outside the rows it is the base more and more, which is a roofline.
-        """
-        position = np.array(self.axes(kernel))
-        at = np.clip(position, self.low, self.high)
-        correction = self.mean + float(self.near(at) @ self.alpha)
-        base = self.base(kernel)
-        octaves = float(np.abs(position - at).max())
-        return toward(base, base * math.exp(correction), octaves)
-
-    def starts(self, kernel: Kernel) -> int:
-        """CUDA kernels that the nearest row launches."""
-        return self.launches[int(self.distances(kernel).argmin())]
-
-
-def _by_position(rows: Iterable[AtenRow]) -> dict[tuple[float, ...], list[AtenRow]]:
-    """Rows by where they lie (`axes`), in the order in which they come."""
-    at: dict[tuple[float, ...], list[AtenRow]] = {}
-    for row in rows:
-        at.setdefault(axes(row.kernel), []).append(row)
-    return at
-
-
-def _launches(rows: list[AtenRow]) -> int:
-    """CUDA kernels that rows at one position launch."""
-    return round(_mean(row.launches for row in rows))
-
-
-def _residual(rows: list[AtenRow], base: Callable[[Kernel], float]) -> float:
-    """Mean log of the time of rows at one position over their base."""
-    return _mean(math.log(row.seconds / base(row.kernel)) for row in rows)
-
-
-def _variance(rows: list[AtenRow], noise: float) -> float:
-    """Of the log of the mean time of rows at one position."""
-    shortest = min(row.seconds for row in rows)
-    return (noise**2 + (JITTER / shortest) ** 2) / len(rows)
-
-
-def _mean(values: Iterable[float]) -> float:
-    members = list(values)
-    return sum(members) / len(members)
 
 
 class Base:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+from prestep.sim.costs.kinds import on_cuda_cores
 from prestep.sim.costs.positions import SAMPLES, is_wide
 from prestep.sim.graph.kernel import Kernel
 
-#: Convolutions of these types do not run on tensor cores.
-WITHOUT_TENSOR_CORES = ("fp32", "fp64")
 #: Words of a layout: the gradient of the filter alone, or of the picture alone.
 FILTER, PICTURE = "filter", "picture"
 #: cuDNN copies a picture by blocks of so many channels by so many pixels; seconds of a block, also where there are
@@ -49,7 +48,7 @@ def turned(kernel: Kernel, bandwidth: float) -> float:
         groups == c > 1 or r * s == stride == 1
     )  # PyTorch's own kernels, and products of each picture
     as_it_lies = "channels_last" in kernel.layout or kernel.layout == SWAPPED
-    if single or as_it_lies or kernel.dtype in WITHOUT_TENSOR_CORES:
+    if single or as_it_lies or on_cuda_cores(kernel.kind, kernel.dtype):
         return 0.0
     scale = stride ** (1 if h == r == 1 else 2)
     places = h * w * scale if "transposed" in kernel.layout else h * w // scale

@@ -18,7 +18,7 @@ from prestep.sim.costs.estimators import OWN, Basis, Estimator
 from prestep.sim.costs.estimators.chain import STAND_INS
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.kinds import STREAM_PASSES, work
-from prestep.sim.costs.tables import NEAR, Row, Scattered
+from prestep.sim.costs.tables import Kriged, Row
 from prestep.sim.graph.kernel import GEMM, PREFIX, STATED, Kernel
 
 # Octaves over which corrections stay alike: of products, whose sizes choose another kernel of the library, and others.
@@ -31,24 +31,11 @@ SPREAD, SPREAD_LENT = 0.05, 0.10
 BETWEEN, BETWEEN_LENT = 0.0075, 0.05
 
 
-class Correction(Scattered):
-    """Logarithm of time here over that of the known GPU, between rows of one table (Gaussian process, Matern 3/2)."""
-
-    def __init__(
-        self, rows: list[Row], below: Gpu, factor: float, spread: float
-    ) -> None:
-        length = LENGTH.get(terms.group(rows[0].kernel)[0], DEFAULT_LENGTH)
-        points = (position(row.kernel) for row in rows)
-        super().__init__(points, position, length, spread)
-        self.mean = math.log(factor)
-        ratios = [row.duration / below.duration(row.kernel) for row in rows]
-        noise = np.array([row.noise for row in rows]) ** 2
-        residual = np.log(ratios) - self.mean
-        self.weights = np.linalg.solve(self.covariance(noise), residual)
-
-    def __call__(self, kernel: Kernel) -> float:
-        near = self.near(np.array(position(kernel)))
-        return math.exp(self.mean + float(near @ self.weights))
+def correction(rows: list[Row], below: Gpu, factor: float) -> Kriged:
+    """Time here over that of the known GPU, between rows of one table."""
+    length = LENGTH.get(terms.group(rows[0].kernel)[0], DEFAULT_LENGTH)
+    spread = SPREAD if below.like is None else SPREAD_LENT
+    return Kriged(rows, below.duration, position, length, spread, math.log(factor))
 
 
 def position(kernel: Kernel) -> tuple[float, ...]:
@@ -96,7 +83,7 @@ class CorrectedGpu(Gpu):
         for row in rows:
             by_table.setdefault(name_of(row.kernel), []).append(row)
         self._corrections = {
-            name: Correction(mine, known, self._factors.get(name, 1.0), _spread(known))
+            name: correction(mine, known, self._factors.get(name, 1.0))
             for name, mine in by_table.items()
         }
         self.ask(*(estimator(self) for estimator in (*STAND_INS, MachineRows)))
@@ -105,8 +92,9 @@ class CorrectedGpu(Gpu):
         """Time of a kernel here over that on the known GPU."""
         kernel = self._in_tables(kernel)
         name = name_of(kernel)
-        correction = self._corrections.get(name)
-        return correction(kernel) if correction else self._factors.get(name, 1.0)
+        if near := self._corrections.get(name):
+            return near.correction(np.array(position(kernel)))
+        return self._factors.get(name, 1.0)
 
     def _in_tables(self, kernel: Kernel) -> Kernel:
         """The kernel whose rows correct another: itself, or the one that machines measure of an operation."""
@@ -118,14 +106,10 @@ class CorrectedGpu(Gpu):
         """As the known GPU's, but where the machine's own rows reach the kernel."""
         basis = super().unloaded_basis(kernel)
         kernel = self._in_tables(kernel)
-        correction = self._corrections.get(name_of(kernel))
-        if (
-            kernel.kind == STATED
-            or correction is None
-            or correction.past(kernel) > NEAR
-        ):
+        near = self._corrections.get(name_of(kernel))
+        if kernel.kind == STATED or near is None or not near.reaches(kernel):
             return basis
-        grade = "measured" if correction.measured(kernel) else "fitted"
+        grade = "measured" if near.measured(kernel) else "fitted"
         library = basis.source.startswith("library")
         return Basis(grade, source=basis.source if library else OWN)
 
@@ -133,7 +117,3 @@ class CorrectedGpu(Gpu):
 def between(known: Gpu) -> float:
     """Standard deviation of the logarithm of a machine's kernels, all together, over those of the GPU model."""
     return BETWEEN if known.like is None else BETWEEN_LENT
-
-
-def _spread(known: Gpu) -> float:
-    return SPREAD if known.like is None else SPREAD_LENT

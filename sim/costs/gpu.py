@@ -21,7 +21,7 @@ from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from prestep.sim.costs.kinds import DTYPE_BYTES, check, work
 from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
-from prestep.sim.costs.tables import REACH, Row, read_operations
+from prestep.sim.costs.tables import REACH, Kriged, Row, read_operations
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import GROUPS, PREFIX, Kernel, plain_product
 
@@ -161,7 +161,7 @@ class Gpu:
         rows = read_operations(self._operations)
         return AtenTables(rows, self.tile_time, self.roofline)
 
-    def surface(self, kernel: Kernel) -> tuple[aten.Surface, bool] | None:
+    def surface(self, kernel: Kernel) -> tuple[Kriged, bool] | None:
         """Where an ATen operation is read, and whether in its own group; None for other kernels and without rows."""
         tables = self.aten_tables if kernel.kind.startswith(PREFIX) else None
         if tables is None or not tables.reads(kernel):
@@ -254,7 +254,7 @@ class Gpu:
         """
         surface = self.surface(kernel)
         assert surface is not None
-        return max(surface[0].seconds(kernel), self.floor) + self.pauses(kernel)
+        return max(surface[0].within(kernel), self.floor) + self.pauses(kernel)
 
     def tile_time(self, kernel: Kernel) -> float:
         """Seconds of a product by the tile model alone, without what rows near it say."""

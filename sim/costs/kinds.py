@@ -93,6 +93,11 @@ ROW_PASSES = {
 Work = tuple[float, float]
 
 
+def on_cuda_cores(kind: str, dtype: str) -> bool:
+    """Whether CUDA cores compute a type: FP64 has tensor cores on the GPUs measured, which convolutions do not use."""
+    return dtype == "fp32" or (dtype == "fp64" and "convolution" in kind)
+
+
 def _product(kernel: Kernel) -> Work:
     count, (m, n, k) = gemm.products(kernel)
     if kernel.bytes:  # operations may have types that only they name

@@ -1,14 +1,14 @@
 """Measured times, read between the measurements.
 
-`Curve`: one axis (bytes), piecewise linear in log-log, monotone. `Kriged`: several axes; a parametric model times a
-correction that interpolates the measured rows in log space (Gaussian-process regression with a Matern 3/2 kernel).
+`Curve`: one axis (bytes), piecewise linear in log-log, monotone. `Kriged`: several axes; a base times a correction that
+interpolates the measured rows in log space.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -23,18 +23,24 @@ LATENCY_BOUND = 4e6
 REACH = 8.0
 # Octaves outside the measured sizes from which on a reading is called an extrapolation (guess: half to double is near).
 NEAR = 1.0
+NOISE = 0.03  # measured: repetitions on another start of the machine differ by 3.5 % on the mean
+JITTER = 0.3e-6  # guess, s: that by which the shortest kernels differ
 SAME = 1e-6  # octaves within which two positions are one
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measured kernel: `duration` in s (median of `count`), `noise` its relative uncertainty."""
+    """One measured kernel: `duration` in s (median of `count`), `noise` its relative uncertainty.
+
+    An operation may be several CUDA kernels: their seconds are summed, and `launches` counts them.
+    """
 
     kernel: Kernel
     duration: float
     noise: float
-    count: int
-    source: str
+    count: int = 1
+    source: str = ""
+    launches: int = 1
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -57,22 +63,13 @@ def row_of(fields: Mapping[str, Any]) -> Row:
     return Row(kernel, seconds, noise, int(fields["count"]), fields["source"])
 
 
-@dataclass(frozen=True)
-class AtenRow:
-    """One measured operation: seconds of its CUDA kernels, summed, and their count."""
-
-    kernel: Kernel
-    seconds: float
-    launches: int
-
-
-def read_operations(path: Path) -> list[AtenRow]:
+def read_operations(path: Path) -> list[Row]:
     """Rows of a table: kind, layout, types, shape (sizes joined by x), bytes, flops, microseconds, launches."""
     with path.open(newline="") as file:
         return [_operation(fields) for fields in csv.DictReader(file)]
 
 
-def _operation(fields: dict[str, str]) -> AtenRow:
+def _operation(fields: dict[str, str]) -> Row:
     kernel = Kernel(
         PREFIX + fields["kind"],
         tuple(int(size) for size in fields["shape"].split("x")),
@@ -81,7 +78,9 @@ def _operation(fields: dict[str, str]) -> AtenRow:
         float(fields["bytes"]),
         float(fields["flops"] or 0),
     )
-    return AtenRow(kernel, float(fields["us"]) * 1e-6, int(fields["launches"]))
+    seconds = float(fields["us"]) * 1e-6
+    noise = math.hypot(NOISE, JITTER / seconds)
+    return Row(kernel, seconds, noise, launches=int(fields["launches"]))
 
 
 class Curve:
@@ -205,92 +204,60 @@ def covariance(distance: np.ndarray, length: float, spread: float) -> np.ndarray
     return alike
 
 
-class Scattered:
-    """Measured rows by their positions in octaves, whose corrections are alike near each other.
-
-    Parameters
-    ----------
-    points
-        Positions of the rows, one float per axis.
-    axes
-        Position of a kernel.
-    length
-        Distance (octaves) over which corrections stay alike; `spread` is their standard deviation in log time.
-    """
-
-    def __init__(
-        self,
-        points: Iterable[tuple[float, ...]],
-        axes: Callable[[Kernel], tuple[float, ...]],
-        length: float,
-        spread: float,
-    ) -> None:
-        self.points = np.array([*points])
-        self.axes, self.length, self.spread = axes, length, spread
-        self.low, self.high = self.points.min(axis=0), self.points.max(axis=0)
-
-    def covariance(self, variance: np.ndarray) -> np.ndarray:
-        """Covariance of the rows' corrections, with the variance of each; shape (rows, rows)."""
-        apart = self.points[:, None, :] - self.points[None, :, :]
-        return self._alike(apart) + np.diag(variance)
-
-    def near(self, position: np.ndarray) -> np.ndarray:
-        """Covariance of each row's correction with that at a position."""
-        return self._alike(self.points - position)
-
-    def _alike(self, difference: np.ndarray) -> np.ndarray:
-        distance = np.sqrt((difference**2).sum(axis=-1))
-        return covariance(distance, self.length, self.spread)
-
-    def distances(self, kernel: Kernel) -> np.ndarray:
-        """Octaves from each row to a kernel, on the axis on which they are furthest apart."""
-        apart = np.abs(self.points - np.array(self.axes(kernel)))
-        octaves: np.ndarray = apart.max(axis=1)
-        return octaves
-
-    def measured(self, kernel: Kernel) -> bool:
-        """Whether a row has this very position."""
-        return bool((self.distances(kernel) < SAME).any())
-
-    def past(self, kernel: Kernel) -> float:
-        """Octaves from the rows to a kernel, on the axis on which it is furthest outside; 0 among them."""
-        at = np.array(self.axes(kernel))
-        return float(max(0.0, (self.low - at).max(), (at - self.high).max()))
-
-
-class Kriged(Scattered):
-    """`base(kernel)` times a correction through the rows.
+class Kriged:
+    """`base(kernel)` times a correction through measured rows (Gaussian process in log time, Matern 3/2).
 
     Parameters
     ----------
     rows
         Measurements; `row.noise` is each one's relative standard deviation.
     base
-        Parametric seconds of a kernel.
-    axes, length, spread
-        As of `Scattered`.
+        Seconds of a kernel before the correction.
+    axes
+        Position of a kernel, in octaves.
+    length
+        Distance (octaves) over which corrections stay alike; `spread` is their standard deviation in log time.
+    mean
+        Logarithm of the correction far from all rows; None: as the rows have it.
     """
 
     def __init__(
         self,
-        rows: list[Row],
+        rows: Sequence[Row],
         base: Callable[[Kernel], float],
         axes: Callable[[Kernel], tuple[float, ...]],
         length: float,
         spread: float,
+        mean: float | None = None,
     ) -> None:
-        super().__init__((axes(row.kernel) for row in rows), axes, length, spread)
-        self.base = base
+        self.base, self.axes, self.length, self.spread = base, axes, length, spread
+        self.points = np.array([axes(row.kernel) for row in rows])
+        self.low, self.high = self.points.min(axis=0), self.points.max(axis=0)
+        self.launches = [row.launches for row in rows]
         residual = np.array([math.log(row.duration / base(row.kernel)) for row in rows])
-        noise = np.array([row.noise for row in rows]) ** 2
-        weights = 1.0 / (noise + spread**2)
-        self.mean = float((weights * residual).sum() / weights.sum())
-        self.inverse = np.linalg.inv(self.covariance(noise))
-        self.alpha = self.inverse @ (residual - self.mean)
+        self.variance = np.array([row.noise for row in rows]) ** 2
+        weights = 1.0 / (self.variance + spread**2)
+        own = float((weights * residual).sum() / weights.sum())
+        self.mean = own if mean is None else mean
+        #: How much each row's correction counts at a distance of 0.
+        self.alpha = np.linalg.solve(self.covariance(), residual - self.mean)
+
+    def covariance(self) -> np.ndarray:
+        """Covariance of the rows' corrections, their noise included; shape (rows, rows)."""
+        apart = self.points[:, None, :] - self.points[None, :, :]
+        return self._alike(apart) + np.diag(self.variance)
+
+    def correction(self, position: np.ndarray) -> float:
+        """Factor on the base at a position."""
+        near = self._alike(self.points - position)
+        return math.exp(self.mean + float(near @ self.alpha))
+
+    def _alike(self, difference: np.ndarray) -> np.ndarray:
+        distance = np.sqrt((difference**2).sum(axis=-1))
+        return covariance(distance, self.length, self.spread)
 
     def __call__(self, kernel: Kernel) -> float:
-        near = self.near(np.array(self.axes(kernel)))
-        return self.base(kernel) * math.exp(self.mean + float(near @ self.alpha))
+        return self.base(kernel) * self.correction(np.array(self.axes(kernel)))
 
     def continued(self, kernel: Kernel, limit: float) -> float:
         """Seconds, far outside the rows by the roofline's `limit`; products go on by their tiles, a roofline too."""
@@ -299,13 +266,36 @@ class Kriged(Scattered):
             return seconds
         return toward(limit, seconds, self.past(kernel))
 
+    def within(self, kernel: Kernel) -> float:
+        """Seconds with the correction of the nearest edge of the rows; far outside the base, which is a roofline."""
+        position = np.array(self.axes(kernel))
+        at = np.clip(position, self.low, self.high)
+        base, octaves = self.base(kernel), float(np.abs(position - at).max())
+        return toward(base, base * self.correction(at), octaves)
+
+    def fits(self, kernel: Kernel) -> bool:
+        """Whether the kernel has as many sizes as the rows."""
+        return len(self.axes(kernel)) == len(self.low)
+
+    def starts(self, kernel: Kernel) -> int:
+        """CUDA kernels that the nearest row launches."""
+        return self.launches[int(self._distances(kernel).argmin())]
+
+    def _distances(self, kernel: Kernel) -> np.ndarray:
+        """Octaves from each row to a kernel, on the axis on which they are furthest apart."""
+        apart = np.abs(self.points - np.array(self.axes(kernel)))
+        octaves: np.ndarray = apart.max(axis=1)
+        return octaves
+
+    def measured(self, kernel: Kernel) -> bool:
+        """Whether a row has this very position."""
+        return bool((self._distances(kernel) < SAME).any())
+
+    def past(self, kernel: Kernel) -> float:
+        """Octaves from the rows to a kernel, on the axis on which it is furthest outside; 0 among them."""
+        at = np.array(self.axes(kernel))
+        return float(max(0.0, (self.low - at).max(), (at - self.high).max()))
+
     def reaches(self, kernel: Kernel) -> bool:
         """Whether this position lies among the rows, or nearly, on every axis."""
-        at = np.array(self.axes(kernel))
-        low, high = self.low - NEAR, self.high + NEAR
-        return bool(((low <= at) & (at <= high)).all())
-
-    def leave_one_out(self) -> np.ndarray:
-        """Log errors (predicted over measured) of each row when it is left out (closed form)."""
-        errors: np.ndarray = -self.alpha / np.diag(self.inverse)
-        return errors
+        return self.past(kernel) <= NEAR

@@ -226,7 +226,7 @@ def test_a_gpu_without_operations_of_its_own_differs_by_its_limits() -> None:
     assert a100.duration(stream) / H200.duration(stream) == pytest.approx(
         4.10 / 1.66, rel=0.02
     )
-    assert a100.evidence(stream) == "guess"
+    assert a100.evidence(stream) == "fitted"
 
 
 @together(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from prestep.sim.costs import padding
@@ -17,20 +18,18 @@ from prestep.sim.costs.aten import (
     FAST,
     KINDS_DIFFER,
     LIKE,
-    NOISE,
-    ON_CUDA_CORES,
     PRODUCTS,
     STREAM,
     Base,
-    Surface,
     is_by_vector,
     is_mixed,
 )
 from prestep.sim.costs.convolutions import FILTER, PICTURE
 from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator
 from prestep.sim.costs.estimators.roofline import Roofline
+from prestep.sim.costs.kinds import on_cuda_cores
 from prestep.sim.costs.positions import axes, stream_axes
-from prestep.sim.costs.tables import NEAR, AtenRow
+from prestep.sim.costs.tables import JITTER, NEAR, Kriged, Row
 from prestep.sim.graph.kernel import PREFIX, SCALED, Kernel
 
 STREAMS = tuple(
@@ -44,21 +43,21 @@ Group = tuple[str, str, str]
 
 
 class AtenTables:
-    """Surfaces of one GPU by (kind, layout, types), and which one stands in for a group without rows."""
+    """Krigeds of one GPU by (kind, layout, types), and which one stands in for a group without rows."""
 
     def __init__(
         self,
-        rows: list[AtenRow],
+        rows: list[Row],
         product: Callable[[Kernel], float],
         roofline: Roofline,
     ) -> None:
         """`product`: seconds of a product by its tiles."""
         self._base = Base(product, roofline)
-        self._groups: dict[Group, list[AtenRow]] = {}
+        self._groups: dict[Group, list[Row]] = {}
         for row in rows:
             self._groups.setdefault(_group_of(row.kernel), []).append(row)
         self._streams = frozenset(map(_stream_of, self._groups))
-        self._surfaces: dict[Group, Surface] = {}
+        self._surfaces: dict[Group, Kriged] = {}
         self._candidates: dict[Group, tuple[Group, ...]] = {}
 
     def reads(self, kernel: Kernel) -> bool:
@@ -71,7 +70,7 @@ class AtenTables:
         own = kernel.kind, kernel.dtype
         return any(own == (kind, dtype) for kind, _, dtype in self._groups)
 
-    def surface(self, kernel: Kernel) -> tuple[Surface, bool]:
+    def surface(self, kernel: Kernel) -> tuple[Kriged, bool]:
         """Where a kernel is read, and whether that is its own group."""
         own = _group_of(kernel)
         for group in self._likest_first(own):
@@ -107,7 +106,7 @@ class AtenTables:
                 if (STREAM, layout, mixed) in self._streams:
                     yield STREAM, layout, mixed
 
-    def _of(self, group: Group) -> Surface:
+    def _of(self, group: Group) -> Kriged:
         if group not in self._surfaces:
             rows = self._groups.get(group) or [
                 row
@@ -115,9 +114,15 @@ class AtenTables:
                 if _stream_of(stream) == group
                 for row in self._groups[stream]
             ]
-            of = stream_axes if group[0] == STREAM else axes
-            smooth = _smoothness(group[0])
-            self._surfaces[group] = Surface(rows, self._base_of(group), *smooth, of)
+            of = axes
+            if group[0] == STREAM:
+                of, rows = (
+                    stream_axes,
+                    [replace(row, noise=_differing(row)) for row in rows],
+                )
+            length, spread = _smoothness(group[0])
+            base = self._base_of(group)
+            self._surfaces[group] = Kriged(rows, base, of, length, spread)
         return self._surfaces[group]
 
     def _base_of(self, group: Group) -> Callable[[Kernel], float]:
@@ -129,9 +134,9 @@ class AtenTables:
         return partial(_with_bias, self._of(plain))
 
 
-def _with_bias(plain: Surface, kernel: Kernel) -> float:
+def _with_bias(plain: Kriged, kernel: Kernel) -> float:
     start, element = BIAS
-    return plain.seconds(kernel) + start + element * math.prod(kernel.shape[:-1])
+    return plain.within(kernel) + start + element * math.prod(kernel.shape[:-1])
 
 
 def _group_of(kernel: Kernel) -> Group:
@@ -161,7 +166,7 @@ def _unlike(group: Group, own: Group) -> tuple[bool, ...]:
 def _on_other_units(kind: str, dtype: str, own: str) -> bool:
     """Whether one of two types of products or attention runs on tensor cores, and the other does not."""
     arithmetic = kind in PRODUCTS or "attention" in kind
-    return arithmetic and (dtype in ON_CUDA_CORES) != (own in ON_CUDA_CORES)
+    return arithmetic and on_cuda_cores(kind, dtype) != on_cuda_cores(kind, own)
 
 
 def _stream_of(group: Group) -> Group | None:
@@ -170,13 +175,18 @@ def _stream_of(group: Group) -> Group | None:
     return (STREAM, layout, is_mixed(dtype)) if kind in STREAMS else None
 
 
-def _smoothness(kind: str) -> tuple[float, float, float]:
-    """Length, spread and noise of a kind's corrections."""
+def _smoothness(kind: str) -> tuple[float, float]:
+    """Length and spread of a kind's corrections."""
     if kind in PRODUCTS:
-        return 1.5, 0.25, NOISE
+        return 1.5, 0.25
     if kind == STREAM:
-        return 8.0, 0.4, KINDS_DIFFER
-    return (8.0, 0.8, NOISE) if "attention" in kind else (5.0, 0.4, NOISE)
+        return 8.0, 0.4
+    return (8.0, 0.8) if "attention" in kind else (5.0, 0.4)
+
+
+def _differing(row: Row) -> float:
+    """Noise of a row that stands for streams by other names, too."""
+    return math.hypot(KINDS_DIFFER, JITTER / row.duration)
 
 
 class MeasuredOperations(Estimator):
@@ -203,7 +213,7 @@ class MeasuredOperations(Estimator):
         past = surface.past(kernel) if moves else 0.0
         return Basis(grade, EXTRAPOLATED, past) if past > NEAR else Basis(grade)
 
-    def _read(self, kernel: Kernel) -> tuple[Surface, bool]:
+    def _read(self, kernel: Kernel) -> tuple[Kriged, bool]:
         read = self.gpu.surface(kernel)
         assert read is not None
         return read

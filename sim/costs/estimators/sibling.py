@@ -117,7 +117,7 @@ def measured_ratio(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
     shape, kind = (math.prod(kernel.shape),), PREFIX + kernel.kind.removeprefix(PREFIX)
     operation = replace(kernel, kind=kind, shape=shape, bytes=size, flops=flops)
     here, there = (tables.surface(operation)[0] for tables in (own, lent))
-    return here.seconds(operation) / there.seconds(operation)
+    return here.within(operation) / there.within(operation)
 
 
 def _ratio_of_attention(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
