@@ -27,32 +27,25 @@ BACKWARD = "_backward"
 KINDS = {name: f"{kind}_fwd" for name, kind in ATTENTION.items()} | {
     f"{name}{BACKWARD}": f"{kind}_bwd" for name, kind in ATTENTION.items()
 }
-#: The kernel that resets a counter of cuDNN's attention.
-RESET = Kernel("memset", (4,), bytes=4.0)
 #: Formats of which the tables of models have rows.
 TABLED = ("bf16", "fp16")
 
 
 @dataclass(frozen=True)
 class InModels:
-    """What kernels of models do of an operation of PyTorch.
+    """The kernel of models that does what an operation of PyTorch does.
 
     Attributes
     ----------
-    kernels
-        One after the other; the last one is what the operation is named after.
+    main
+        The kernel.
     beside
-        The operation that takes just as long as `kernels`, where this one differs from it (a mask, another library):
+        The operation that takes just as long as `main`, where this one differs from it (a mask, another library):
         a GPU that has both measured says by how much. None: this operation does.
     """
 
-    kernels: tuple[Kernel, ...]
+    main: Kernel
     beside: Kernel | None = None
-
-    @property
-    def main(self) -> Kernel:
-        """The kernel that the operation is named after."""
-        return self.kernels[-1]
 
 
 def kind_in_models(kernel: Kernel) -> str:
@@ -109,9 +102,8 @@ def _attention(
     name = ATTENTION[library if own else CUDNN]
     kind = f"{name}_{'bwd' if backward else 'fwd'}"
     same = Kernel(kind, (batch, heads, kv_heads, side, dim), kernel.dtype, latent)
-    kernels = (RESET, same) if library == CUDNN else (same,)
     if own and plain:
-        return InModels(kernels)
+        return InModels(same)
     flops, size = work(replace(same, dtype="bf16", layout=""))
     beside = Kernel(
         PREFIX + (library if own else CUDNN) + (BACKWARD if backward else ""),
@@ -121,4 +113,4 @@ def _attention(
         size,
         flops,
     )
-    return InModels(kernels, beside)
+    return InModels(same, beside)

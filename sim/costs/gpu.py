@@ -315,8 +315,7 @@ class Gpu:
         if (stepped := self._in_steps(kernel)) is not None:
             beside = stepped.beside
             apart = self.duration(kernel) / self.duration(beside) if beside else 1.0
-            main = self.in_step(stepped.main, together, cuda)
-            return (self._before(stepped) + main) * apart
+            return self.in_step(stepped.main, together, cuda) * apart
         is_grouped = kernel.kind in GROUPS and len(kernel.shape) == 4
         time = self.duration(gemm.in_whole_tiles(kernel) if is_grouped else kernel)
         if not sustained.is_clocked(kernel):
@@ -335,10 +334,6 @@ class Gpu:
         if self.surface(kernel) is None:
             return in_models(kernel)
         return in_models(kernel, libraries=(CUDNN,))
-
-    def _before(self, stepped: InModels) -> float:
-        """Seconds of the kernels before the main one, with the pauses behind them."""
-        return sum(self.duration(part) + self.gap for part in stepped.kernels[:-1])
 
     def sustained(self, kernel: Kernel) -> float:
         """Time of a kernel that arithmetic bounds under hours of load over `duration`, where that rests on bursts."""

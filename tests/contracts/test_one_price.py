@@ -26,8 +26,7 @@ CAPTURE = Path(__file__).parent / "data" / "llama-1b.capture"
 HEADS = (2, 32, 8, 4096, 128)
 CUDNN = "aten _scaled_dot_product_cudnn_attention"
 BYTES, FLOPS = 2.0**24, 2.0**36
-#: cuDNN's attention draws its tiles from a counter, which a kernel of its own resets.
-RESET = Kernel("memset", (4,), bytes=4.0)
+FILL = Kernel("memset", (4,), bytes=4.0)
 #: What PyTorch runs, and the kernels of a model that do the same.
 SAME = {
     "mm": (
@@ -44,11 +43,11 @@ SAME = {
     ),
     "attention": (
         Kernel(CUDNN, (2, 32, 8, 4096, 4096, 128), "bf16", "causal", BYTES, FLOPS),
-        [RESET, Kernel("attention_fwd", HEADS)],
+        [Kernel("attention_fwd", HEADS)],
     ),
     "attention, backward": (
         Kernel(f"{CUDNN}_backward", (2, 32, 8, 4096, 4096, 128), "bf16", "causal", BYTES, FLOPS),
-        [RESET, Kernel("attention_bwd", HEADS)],
+        [Kernel("attention_bwd", HEADS)],
     ),
 }  # fmt: skip
 #: Where operations were measured; attention was in both vocabularies, in steps and in bursts: in a step those of steps count.
@@ -85,7 +84,7 @@ def test_a_bias_takes_as_much_longer_in_a_step_as_alone(name: str) -> None:
     longer = gpu.duration(bias) / gpu.duration(plain)
     assert 0.98 < longer < 1.06
     assert gpu.in_step(bias) / gpu.in_step(plain) == pytest.approx(longer)
-    assert gpu.hot_among([plain, RESET, bias]) == {0, 2}
+    assert gpu.hot_among([plain, FILL, bias]) == {0, 2}
 
 
 @pytest.mark.parametrize(

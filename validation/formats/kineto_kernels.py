@@ -19,10 +19,6 @@ from prestep.validation.formats.kineto_operations import Event, classify
 
 INNER_GAP = 1.6e-6  # s, between kernels of one operation; measured: mean of back-to-back gaps in 1b-single-b2
 GPU_EVENTS = ("kernel", "gpu_memcpy", "gpu_memset")
-APART = (
-    "attention_fwd",
-    "attention_bwd",
-)  # workloads launch the memset of these themselves
 ELSEWHERE = ("nccl", "HtoD", "DtoH")  # bound by links, not by the GPU
 HALVED = (
     f"{PREFIX}_fused_rms_norm_backward",
@@ -62,7 +58,7 @@ def read_calls(
         named = kernel_of(owners[owner])
         if named is None:
             continue
-        for kernel, mine in _without_memset(named, parts):
+        for kernel, mine in _with_halves(named, parts):
             start, end = _interval(mine)
             overlapped = _touches(nccl, start, end)
             yield Call(kernel, _length(mine), overlapped, len(mine), start * 1e-6)
@@ -96,12 +92,10 @@ def _by_operation(
         yield owner, parts
 
 
-def _without_memset(
+def _with_halves(
     kernel: Kernel, parts: list[Event]
 ) -> list[tuple[Kernel, list[Event]]]:
-    """One operation as the workloads launch it: the memset before it apart; a norm's backward also as its halves."""
-    if kernel.kind in APART and len(parts) > 1 and "Memset" in parts[0]["name"]:
-        return [(Kernel("memset", (4,), bytes=4.0), parts[:1]), (kernel, parts[1:])]
+    """One operation as the workloads launch it: a norm's backward also as its halves."""
     if kernel.kind in HALVED and len(parts) == 2:
         halves = (replace(kernel, layout=part) for part in ("untrained", "weights"))
         return [

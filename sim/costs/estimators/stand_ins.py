@@ -36,10 +36,8 @@ class InModels(Estimator):
         return self.gpu.reading(kernel) is not None
 
     def seconds(self, kernel: Kernel) -> float:
-        """With the pauses between the kernels."""
         reading = self._reading(kernel)
-        pauses = (len(reading.kernels) - 1) * self.gpu.gap
-        time = sum(map(self.gpu.lent, reading.kernels)) + pauses
+        time = self.gpu.lent(reading.main)
         if reading.beside is None:
             return time
         return time * self._variant(kernel, reading.beside)
