@@ -180,7 +180,7 @@ def test_peft_is_the_adapter(
     ("lines", "key"),
     [
         ("  use_dora: true\n", "peft.use_dora"),
-        ('  exclude_modules: ["*.out_proj"]\n', "peft.exclude_modules"),
+        ('  exclude_modules: ["*.new_part"]\n', "peft.exclude_modules"),
         ('  target_modules: ["*.lm_head"]\n', "peft.target_modules"),
     ],
 )
@@ -210,3 +210,22 @@ def test_adapters_beside_compiled_layers_are_read(recipe: Path) -> None:
     )
     assert scenario.training.framework == "pytorch-compiled"
     assert list(scenario.adapter.places) == ALL
+
+
+@pytest.mark.parametrize("name", ["zai-org/GLM-5.2", "deepseek-ai/DeepSeek-V3.2"])
+def test_keys_that_an_indexer_chooses_are_told(recipe: Path, name: str) -> None:
+    """A model of sparse attention is refused in one line that says so; --lenient lets every query see all keys."""
+    text = recipe.read_text().replace("deepseek-ai/DeepSeek-V2-Lite", name)
+    recipe.write_text(text)
+    with pytest.raises(InputError, match="indexer") as error:
+        load_scenario(recipe, ["cluster.name=dgx-h100-superpod"])
+    assert len(error.value.mistakes) == 1
+    chosen = ["cluster.name=dgx-h100-superpod", "recipe.lenient=true"]
+    assert any("indexer" in note for note in load_scenario(recipe, chosen).notes)
+
+
+def test_modules_that_are_excluded_have_no_adapter(recipe: Path) -> None:
+    """exclude_modules takes targets back."""
+    recipe.write_text(DENSE + PEFT + "  exclude_modules: ['*.o_proj']\n")
+    made = load_scenario(recipe, ["cluster.name=dgx-h100"])
+    assert list(made.adapter.targets) == [one for one in ALL if one != "proj"]

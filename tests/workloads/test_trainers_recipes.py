@@ -367,6 +367,17 @@ def test_a_model_that_the_checkout_writes_out(tmp_path: Path) -> None:
     assert any(f"{weights / 1e6:,.0f} million" in note for note in made.notes)
 
 
+def test_texts_are_joined_and_repeated(tmp_path: Path) -> None:
+    """A layout that is put together of parts is the one that they make."""
+    text = REGISTRY.replace("@TRAINING@", "local_batch_size=2, seq_len=4096")
+    text = text.replace("@CHECKPOINT@", "FullAC").replace(
+        '"8B"', '"-".join(["8" + "B"] * 1)'
+    )
+    path = written(tmp_path, "llama3/config_registry.py", text)
+    made = load_scenario(path, [CLUSTER, "recipe.function=llama3_8b"])
+    assert made.model.name == "llama3-8b"
+
+
 def test_a_controller_of_reinforcement_learning_is_one_line(tmp_path: Path) -> None:
     """What is no step of training is refused at once, without its keys."""
     text = "from torchtitan import x\ndef a_config():\n    return Controller.Config(steps=1, tensor_parallel_degree=2)\n"

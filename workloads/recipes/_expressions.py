@@ -10,6 +10,8 @@ from prestep.workloads.models.model import MODELS, read_model
 from prestep.workloads.recipes import _models, _values
 from prestep.workloads.recipes._values import Made, Unknown, plain, unknown_of
 
+#: Methods of texts that are worked out.
+TEXTS = ("lower", "upper", "join")
 #: A function by its arguments, those in order and those by name.
 Function = Callable[[list[Any], Mapping[str, Any]], Any]
 
@@ -147,11 +149,15 @@ class Expressions:
                 name = f"{inner.name}.{method.attr}"
                 every = [*inner.args, *args]
                 return self._made(name, every, inner.values | keywords, node)
-        if method.attr in ("lower", "upper"):
-            owner = self.value(method.value, env)
-            if isinstance(owner, str):
-                return owner.lower() if method.attr == "lower" else owner.upper()
-        return None
+        owner = self.value(method.value, env) if method.attr in TEXTS else None
+        if not isinstance(owner, str):
+            return None
+        if method.attr != "join":
+            return owner.lower() if method.attr == "lower" else owner.upper()
+        parts = args[0] if args and isinstance(args[0], list) else [None]
+        if not all(isinstance(part, str) for part in parts):
+            return unknown_of(node)
+        return owner.join(map(str, parts))
 
     def _made(
         self, name: str, args: list[Any], values: Mapping[str, Any], node: ast.Call

@@ -84,6 +84,13 @@ def plain(value: Any) -> Any:
     return value.text if isinstance(value, Unknown) else value
 
 
+ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+    ast.Mult: operator.mul,
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.FloorDiv: operator.floordiv,
+    ast.Div: operator.truediv,
+}
 #: Functions that return their first argument, or what a trainer of its own takes for it (torchtitan).
 COPIES = ("deepcopy", "copy", "to_graph_trainer_config")
 KINDS: dict[str, type] = {"str": str, "int": int, "list": list, "bool": bool}
@@ -213,30 +220,26 @@ def decided(node: ast.BoolOp, values: list[Any]) -> Any:
 
 
 def computed(node: ast.BinOp, left: Any, right: Any) -> Any:
-    """Arithmetic of numbers, and of lists that are joined or repeated."""
-    if isinstance(left, list) or isinstance(right, list):
-        return _lists(node, left, right)
-    if type(left) not in (int, float) or type(right) not in (int, float):
+    """Arithmetic of numbers; lists and texts that are joined or repeated."""
+    if isinstance(left, list | str) or isinstance(right, list | str):
+        return _sequences(node, left, right)
+    numbers = type(left) in (int, float) and type(right) in (int, float)
+    compute = ARITHMETIC.get(type(node.op))
+    if not numbers or compute is None:
         return unknown_of(node)
-    if isinstance(node.op, ast.Div) and right:
-        return left / right
-    if isinstance(node.op, ast.Mult) and abs(left * right) < 2**63:
-        return left * right
-    if isinstance(node.op, ast.Add):
+    try:
+        made = compute(left, right)
+    except ArithmeticError:
+        return unknown_of(node)
+    return made if abs(made) < 2**63 else unknown_of(node)
+
+
+def _sequences(node: ast.BinOp, left: Any, right: Any) -> Any:
+    """Lists or texts one after the other, or one several times."""
+    alike = type(left) is type(right) and isinstance(node.op, ast.Add)
+    if alike and len(left) + len(right) <= LONGEST:
         return left + right
-    if isinstance(node.op, ast.Sub):
-        return left - right
-    if isinstance(node.op, ast.FloorDiv) and right:
-        return left // right
-    return unknown_of(node)
-
-
-def _lists(node: ast.BinOp, left: Any, right: Any) -> Any:
-    """Lists one after the other, or one several times."""
-    both = isinstance(left, list) and isinstance(right, list)
-    if isinstance(node.op, ast.Add) and both and len(left) + len(right) <= LONGEST:
-        return [*left, *right]
-    many, times = (left, right) if isinstance(left, list) else (right, left)
+    many, times = (right, left) if isinstance(left, int) else (left, right)
     repeats = isinstance(node.op, ast.Mult) and type(times) is int
     if repeats and len(many) * max(0, times) <= LONGEST:
         return many * times

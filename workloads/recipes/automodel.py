@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from prestep.workloads.job.adapter import targets_of
 from prestep.workloads.recipes import _adapter, _compiled, _models, _pipeline
 from prestep.workloads.recipes._compiled import REASON, experts_of
 from prestep.workloads.recipes._documents import Document
@@ -246,10 +247,13 @@ def _adapters(draft: Recipe, document: Document) -> None:
     other = "peft.use_dora"
     if draft.is_on(document, other):
         draft.lose(document, other, "true", _adapter.LOST)
-    other = "peft.exclude_modules"
-    if document.get(other):
+    left, strange = targets_of(tuple(document.get("peft.exclude_modules", ())))
+    kept = [one for one in draft.get("adapter.targets", ()) if one not in left]
+    if strange:
         expected = "adapters of attention and feed-forward"
-        draft.lose(document, other, shown(document.get(other)), expected)
+        draft.lose(document, "peft.exclude_modules", ", ".join(strange), expected)
+    elif left and kept:
+        draft.set("adapter.targets", kept, "peft.exclude_modules", document)
 
 
 BACKEND = "model.backend"
