@@ -22,7 +22,6 @@ from lab.formats import leafspine
 from lab.sets.steps import predict_row
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.files import write_text
-from prestep.validation.formats import collective_reader
 from prestep.validation.formats.rows import read_rows
 from prestep.validation.sets.predict_collective import predict_row as predict_collective
 
@@ -96,7 +95,7 @@ def predict(folder: Path) -> dict[str, Any]:
     plan = json.loads((folder / "plan.json").read_text(encoding="utf-8"))
     rows = _as_rows(steps_planned(plan), read_rows)
     sized = _as_rows(
-        collectives_planned(plan), lambda path: collective_reader.read_lines(path)[0]
+        collectives_planned(plan), lambda path: leafspine.read_lines(path)[0]
     )
     other = [row for row in rows if row.label == "default"]
     elsewhere = {"host_factor": plan.get("other_host_factor", OTHER_HOST)}
@@ -129,7 +128,7 @@ def compare(
         else:
             measured = [
                 (row.name, row.time)
-                for row in collective_reader.read_lines(path)[0]
+                for row in leafspine.read_lines(path)[0]
                 if not row.skip
             ]
             parts = ["collectives"]

@@ -21,12 +21,12 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from lab.formats import published_collectives, published_machines
+from lab.formats.leafspine import read_lines
 from lab.sets import collectives
 from prestep.sim.collectives.constants import Tcp
 from prestep.sim.collectives.wires import paths, socket
 from prestep.sim.errors import InputError, Mistake
 from prestep.topologies import load_cluster
-from prestep.validation.formats.collective_reader import read_lines
 from prestep.validation.formats.collective_rows import MIB, Row
 from prestep.validation.sets.predict_collective import HOST, cluster_of, predict_row
 

@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+from lab.formats.leafspine import read_lines
 from lab.formats.published_collectives import read_csv
 from lab.sets import collectives
 from prestep.sim.collectives.interval import (
@@ -27,7 +28,6 @@ from prestep.sim.collectives.interval import (
 )
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.costs.spreads import NOMINAL, quantile
-from prestep.validation.formats.collective_reader import read_lines
 from prestep.validation.formats.collective_rows import IN_PLACE, Row, members
 from prestep.validation.sets.predict_collective import (
     cluster_of,

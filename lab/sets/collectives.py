@@ -8,10 +8,10 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from lab.formats import leafspine
 from lab.formats.configurations import of_collective
 from lab.report.collectives import Case, CollectiveReport, Limits
 from prestep.sim.errors import InputError
-from prestep.validation.formats import collective_reader
 from prestep.validation.formats.collective_rows import Row
 from prestep.validation.formats.overlap_rows import Overlap
 from prestep.validation.report.interface import Skip
@@ -48,7 +48,7 @@ class CollectiveSet:
         rows = [
             row
             for file in self.fitted
-            for row in collective_reader.read_lines(self.folder / file)[0]
+            for row in leafspine.read_lines(self.folder / file)[0]
         ]
         return frozenset(
             of_collective(row) for row in rows if not row.held_out and not row.skip
@@ -96,7 +96,7 @@ def validate_set(
     name: str,
     rows: str | Path | None = None,
     jobs: int = 1,
-    read: Read = collective_reader.read_lines,
+    read: Read = leafspine.read_lines,
 ) -> CollectiveReport:
     """Predicts the rows of a set, or other rows under its limits, and compares.
 

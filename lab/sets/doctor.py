@@ -18,7 +18,8 @@ from typing import Any
 
 from lab import CASES
 from lab.fit import doctor as published
-from lab.formats import doctor_threads
+from lab.formats import doctor_threads, leafspine
+from lab.formats.leafspine import read_lines
 from prestep.sim import progress
 from prestep.sim.collectives.settings import Nccl
 from prestep.topologies import load_cluster
@@ -27,8 +28,6 @@ from prestep.validation.doctor.diagnosis import Diagnosis, diagnosed
 from prestep.validation.doctor.logs import read as read_logs
 from prestep.validation.doctor.recognise import recognised
 from prestep.validation.doctor.sweep import Situation, series_of
-from prestep.validation.formats import leafspine
-from prestep.validation.formats.collective_reader import read_lines
 from prestep.validation.formats.collective_rows import IN_PLACE, Row
 from prestep.validation.report.comparison import Comparison
 from prestep.validation.report.gate import Check, rows_check
@@ -308,6 +307,6 @@ def _case(
 @lru_cache(maxsize=16)
 def _machine(name: str, folder: Path) -> Any:
     """An emulated cluster by its label, a bundled one, or a file of the set."""
-    if leafspine.is_label(name):
-        return leafspine.build(name)
+    if leafspine.LABEL.fullmatch(name):
+        return load_cluster(leafspine.network_of(name))
     return load_cluster(folder / name if name.endswith(".toml") else name)

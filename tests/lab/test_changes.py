@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from lab import CASES
-from lab.formats.leafspine import cluster_of
+from lab.formats.leafspine import GOODPUT, cluster_of
 from lab.formats.shared_jobs import JobRow, paired, scenario_of
 from lab.sets import steps
 from lab.sets.changes import validate_set
@@ -21,7 +21,6 @@ from lab.sets.step_sets import load_set
 from prestep.cli import main
 from prestep.sim.errors import InputError
 from prestep.sim.spec.sections import Scenario
-from prestep.validation.formats.leafspine import GOODPUT
 from tests.sample import together
 from tests.sim.synthetic import result
 

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lab.formats.leafspine import network_of
 from prestep import cli
 from prestep.sim.collectives.interval import (
     DIRECT,
@@ -27,13 +28,12 @@ from prestep.sim.collectives.interval import (
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.costs.spreads import quantile
 from prestep.topologies import load_cluster
-from prestep.validation.formats.leafspine import build
 
 PLACES = sorted(widths())
 
 
 def plan(cluster: str, size: float) -> tuple[object, object]:
-    fabric = build(cluster) if "-nic" in cluster else load_cluster(cluster)
+    fabric = load_cluster(network_of(cluster) if "-nic" in cluster else cluster)
     return plan_collective("all_reduce", size, fabric.gpus, fabric, None), fabric
 
 

@@ -148,9 +148,9 @@ def test_variables_that_are_wrong_or_unknown() -> None:
 
 
 def test_pretended_hosts(tmp_path: Path) -> None:
-    """NCCL_HOSTID does not say how many ranks share a host; a cluster does, and a label such as 4x1 of its hosts."""
+    """NCCL_HOSTID does not say how many ranks share a host; a cluster does."""
     env = {"label": "4x1", "kind": "env", "env": {"NCCL_HOSTID": "node0"}}
     path = written(tmp_path, env, line(label="4x1"))
     assert "NCCL_HOSTID" in read_lines(path)[0][0].skip
     (row,), _ = read_lines(path, "h200-leafspine-4x1")
-    assert (row.skip, row.per_host, row.wanted) == ("", 1, Nccl())
+    assert (row.skip, row.wanted) == ("", Nccl())

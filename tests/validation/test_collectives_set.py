@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from lab import CASES
+from lab.formats import leafspine
 from lab.sets.collectives import validate_set
 from lab.sets.step_sets import load_set
 from prestep import cli
@@ -17,7 +18,6 @@ from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.topologies import load_cluster
-from prestep.validation.formats import leafspine
 from prestep.validation.sets import predict_collective
 from prestep.validation.sets.sets import kind_of, set_names, validate
 from tests.conftest import ReportOf
@@ -155,7 +155,7 @@ def test_emulated_networks(tmp_path: Path) -> None:
     )
     (tmp_path / "rows.jsonl").unlink()
     with pytest.raises(InputError, match="4x1"):
-        leafspine.build("4x0-nic16-spine8")
+        leafspine.network_of("4x0-nic16-spine8")
 
 
 def test_sets_of_both_kinds_are_one_interface(report_of: ReportOf) -> None:

@@ -122,7 +122,9 @@ def test_one_bad_family_fails(family: str) -> None:
 def test_noisy_rows_have_their_own_limit() -> None:
     """Noisy rows do not count with the others: 14 % of error passes there, 16 % fails there alone."""
     assert scaled(1.14, lambda row: spread_of(row) > 0.2).passed
-    assert failed(scaled(1.16, lambda row: spread_of(row) > 0.2)) == {"noisy rows: mean"}
+    assert failed(scaled(1.16, lambda row: spread_of(row) > 0.2)) == {
+        "noisy rows: mean"
+    }
 
 
 @pytest.mark.parametrize(("factor", "passes"), [(1.11, True), (0.87, False)])

@@ -13,7 +13,7 @@ from typing import Any
 
 from prestep.sim.collectives.plan import OPS
 from prestep.sim.errors import InputError, unknown
-from prestep.validation.formats import leafspine, records
+from prestep.validation.formats import records
 from prestep.validation.formats.collective_rows import (
     IN_PLACE,
     ONE_WAY,
@@ -32,8 +32,7 @@ KINDS = ("env", "collective", "overlap", "end")
 def read_lines(path: str | Path, cluster: str = "") -> tuple[list[Row], list[Overlap]]:
     """Rows of collectives and of overlap in a file of JSON lines.
 
-    A row's `cluster` names the cluster it ran on, a label such as 4x1-nic16-spine8 an emulated one; others ran on the
-    measured host, or on `cluster`.
+    A row's `cluster` names the cluster it ran on; others ran on the measured host, or on `cluster`.
 
     Raises
     ------
@@ -137,8 +136,8 @@ class _Reader:
     def _in_its_setting(self, row: Row, record: Mapping[str, Any]) -> Row:
         """The row with its cluster and NCCL's settings, or why it cannot be predicted."""
         env, version = self.env.get(row.label, ({}, None))
-        if cluster := self._cluster_of(row, record):
-            row = replace(row, cluster=cluster, per_host=_per_host(row))
+        if cluster := str(record.get("cluster", self.cluster)):
+            row = replace(row, cluster=cluster)
             # Pretended hosts are hosts of that cluster.
             env = {k: v for k, v in env.items() if k != "NCCL_HOSTID"}
         elif row.ranks > MEASURED_GPUS:
@@ -151,11 +150,6 @@ class _Reader:
             return replace(row, skip=str(error))
         return replace(row, wanted=wanted, ignored=ignored)
 
-    def _cluster_of(self, row: Row, record: Mapping[str, Any]) -> str:
-        """The cluster that a record names, else an emulated one by its label, else the file's."""
-        default = row.label if leafspine.is_label(row.label) else self.cluster
-        return str(record.get("cluster", default))
-
 
 def _named_op(record: Mapping[str, Any], where: str) -> str:
     """The operation of a record, as the harness names it."""
@@ -163,11 +157,3 @@ def _named_op(record: Mapping[str, Any], where: str) -> str:
     if op.removesuffix(IN_PLACE) not in OPS and op not in ONE_WAY:
         raise InputError(unknown(where, "op", op, [*OPS, *ONE_WAY]))
     return op
-
-
-def _per_host(row: Row) -> int | None:
-    """GPUs per host that a label says ("2x2-...")."""
-    match = re.match(r"(\d+)x(\d+)(?!\d)", row.label)
-    if match is None or int(match[1]) * int(match[2]) != row.ranks:
-        return None
-    return int(match[2])

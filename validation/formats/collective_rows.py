@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from prestep.sim.collectives.settings import Nccl
-from prestep.validation.formats import leafspine
 
 IN_PLACE = "_inplace"
 # One-way sends, and the rank that receives; all others are idle.
@@ -90,8 +89,6 @@ class Row:
         w = self.wanted
         if self.machine:
             return f"{self.machine}, {_side(self.size)}"
-        if leafspine.is_label(self.label):
-            return f"leaf-spine, {_side(self.size)}"
         if w.algo or w.proto:
             algo = "_".join(part.capitalize() for part in (w.algo or "any").split("_"))
             return f"{algo}-{w.proto or 'any'}"

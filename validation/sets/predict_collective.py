@@ -18,7 +18,6 @@ from prestep.sim.collectives.wires import network
 from prestep.sim.costs.interference import laid_over
 from prestep.sim.errors import InputError, PrestepError
 from prestep.topologies import load_cluster
-from prestep.validation.formats import leafspine
 from prestep.validation.formats.collective_rows import IN_PLACE, TESTED, Row, members
 from prestep.validation.formats.overlap_rows import Overlap
 from prestep.validation.sets.overlap_run import side_by_side
@@ -57,9 +56,7 @@ def cluster_of(row: Row) -> Any:
 
 @lru_cache(maxsize=64)
 def _fabric(name: str, hosts: int | None) -> Any:
-    return (
-        leafspine.build(name) if leafspine.is_label(name) else load_cluster(name, hosts)
-    )
+    return load_cluster(name, hosts)
 
 
 def gpus_of(row: Row, fabric: Any) -> Sequence[str]:
