@@ -49,7 +49,7 @@ timed: $(BIN)/.dev
 
 lab: $(BIN)/.dev
 	$(PYTEST) -m lab
-	$(BIN)/prestep validate $(LAB_SETS)
+	$(BIN)/prestep validate $$($(BIN)/prestep list sets)
 
 # Property tests with other examples each time, and three times as many: CI repeats the same ones.
 ROUNDS ?= 10

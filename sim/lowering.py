@@ -172,6 +172,7 @@ def job_of(
         wide_moments=framework.master or scenario.pytorch.wide_moments,
         frozen=adapted,
         joined_load=framework.fused_load,
+        in_order=in_megatron and scenario.megatron.device_connections == 1,
         routed_freely=parallel.natural_routing and parallel.ep > 1,
         adapted_on_host=adapted and in_megatron and not graphed,
         remarks=_remarks(scenario, model, machine),

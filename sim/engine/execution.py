@@ -54,6 +54,10 @@ class Timed:
         The same beside single kernels, by index, where it is another.
     kernel_gap, launch_latency : float
         Seconds between two kernels of a stream, and from a launch to the start on an idle stream.
+    in_order : bool
+        A communication starts before the kernels that could start at the same time: it was launched before them, and
+        the GPU takes all launches from one queue. Else the kernel does, since its stream waits for no other, and it
+        takes all SMs (measured: lab/cases/launch-order).
     scale : mapping
         Slow ranks: factor on kernel durations by rank, one for all or one per kernel.
     idle : frozenset of int
@@ -90,6 +94,7 @@ class Timed:
     beside: Mapping[int, float] = field(default_factory=dict)
     kernel_gap: float = 0.0
     launch_latency: float = 0.0
+    in_order: bool = False
     scale: Mapping[int, float | np.ndarray] = field(default_factory=dict)
     idle: frozenset[int] = frozenset()
     grain: Mapping[int, float] = field(default_factory=dict)

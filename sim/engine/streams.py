@@ -9,6 +9,7 @@ import numpy as np
 import simpy
 
 from prestep.sim.costs.power import Meter
+from prestep.sim.engine.clock import LAST
 from prestep.sim.engine.execution import Timed
 from prestep.sim.engine.rank import ROUNDING, Rank, Running
 from prestep.sim.engine.rendezvous import Meetings
@@ -91,7 +92,7 @@ class Stream:
                     yield awaited
                 pause = self._pause(g, op)
                 if not env.skip(pause):
-                    yield env.timeout(pause)
+                    yield self._after(pause, op.kind)
                 if op.kind == KERNEL:
                     end = self._begin(g, op.payload, op.duration)
                     if end is not None:
@@ -125,6 +126,12 @@ class Stream:
         if now + PAUSE * gap < launched:
             self.rank.rest(self.number)
         return launched - now
+
+    def _after(self, pause: float, kind: int) -> simpy.Event:
+        """The end of a pause; what comes at the same time takes the SMs before a kernel where launches are in order."""
+        if self.timed.in_order and kind == KERNEL:
+            return self.rank.env.after(pause, LAST)
+        return self.rank.env.timeout(pause)
 
     def _begin(self, g: int, kernel: int, time: float) -> simpy.Event | None:
         """Starts operation `g`, a kernel of `time` s alone; its end, or None if it ends at once."""

@@ -205,6 +205,7 @@ def _timed(
         beside=_contention(beside, graph),
         kernel_gap=machine.kernel_gap,
         launch_latency=LAUNCH_LATENCY,
+        in_order=job.in_order,
         scale=times.scale,
         idle=frozenset(i for i, kernel in enumerate(kernels) if kernel.kind == "spin"),
         grain=_grain(graph, chains),

@@ -436,3 +436,20 @@ def test_when_launch_times_are_worked_out_changes_nothing(made: OpGraph) -> None
     for column in ("launch", "start", "end"):
         pairs = zip(getattr(lazily, column), getattr(at_once, column), strict=True)
         assert all(np.array_equal(one, other) for one, other in pairs)
+
+
+@pytest.mark.parametrize("in_order", [True, False])
+def test_what_was_launched_first_takes_the_sms(in_order: bool) -> None:
+    """A reduction behind a kernel and the next kernel could start together: at 13 us, when the gap is over.
+
+    From one queue the reduction comes first; else the kernel does, and leaves no SM until it ends.
+    """
+    ops = [
+        [Op("compute", 10.0), Op("nccl", comms=(0,), deps=(0,)), Op("compute", 30.0)]
+        for _ in range(2)
+    ]
+    done = run(graph(ops, [all_reduce()]), idle=frozenset(), in_order=in_order)
+    (_, before), (reduced, _), (started, ended) = times(done)
+    assert before == pytest.approx(12.0)
+    assert started == pytest.approx(13.0)
+    assert reduced == pytest.approx(13.0 if in_order else ended)

@@ -173,6 +173,26 @@ def test_overlap_never_slows_a_step() -> None:
     assert step_time(beside) < step_time(plain)
 
 
+@pytest.mark.parametrize("hidden", [4096, 16384])
+def test_input_gradients_are_summed_beside_weight_gradients(hidden: int) -> None:
+    """Two of a layer's four sums over tensor-parallel ranks hide, whether or not a product begins with a reset."""
+    plain, beside = (
+        predict(
+            scenario(
+                {"tp": 4},
+                {"global_batch": 1},
+                {"async_tensor_model_parallel_allreduce": asynchronous},
+                hidden=hidden,
+                ffn=4 * hidden,
+            )
+        )
+        for asynchronous in (False, True)
+    )
+    half = plain.breakdown["exposed_tp"] / 2
+    assert beside.breakdown["exposed_tp"] == pytest.approx(half, rel=0.02)
+    assert beside.step_time < plain.step_time
+
+
 def test_the_pipelines_bubble() -> None:
     """With m microbatches on p stages a step takes about (m + p - 1) / m of what the work alone does; interleaving less."""
     wide = {

@@ -182,6 +182,11 @@ class Megatron:
         "all-reduce beside the weight's gradient (since April 2022)",
         wants="parallel.tp > 1",
     )
+    device_connections: int = engine(
+        1,
+        "CUDA_DEVICE_MAX_CONNECTIONS; with 1 a communication starts before the kernels launched after it",
+        low=1,
+    )
     defer_embedding_wgrad_compute: bool = staged(
         False, "the head's weight gradients wait for the pipeline's end"
     )
