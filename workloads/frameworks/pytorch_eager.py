@@ -26,8 +26,7 @@ def lower(
     """Every simulated rank's step, recorded; `run_block` runs a block where its own operators do not."""
     from prestep.workloads.torch import lower  # it is what takes long to import
 
-    factor, speeds = site.host_factor, site.speeds
-    return lower.lower(scenario, model, factor, speeds, run_block, site.workspace)
+    return lower.lower(scenario, model, site, run_block)
 
 
 def marks(site: Site) -> Sequence[Hashable]:

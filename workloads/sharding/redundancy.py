@@ -30,18 +30,20 @@ def partition(sizes: Sequence[int], ranks: int) -> list[list[int]]:
 
 def loads(parameters: Sequence[Tensor], ranks: int) -> list[Load]:
     """What each rank updates: elements, those of embeddings (which take a kernel of their own), and tensors."""
-    own = [
-        [parameters[at] for at in part]
-        for part in partition([p.elements for p in parameters], ranks)
-    ]
     return [
         (
             sum(p.elements for p in part),
             sum(p.elements for p in part if p.name == "embedding"),
             len(part),
         )
-        for part in own
+        for part in dealt_out(parameters, ranks)
     ]
+
+
+def dealt_out(parameters: Sequence[Tensor], ranks: int) -> list[list[Tensor]]:
+    """Tensors that each rank updates."""
+    places = partition([p.elements for p in parameters], ranks)
+    return [[parameters[at] for at in part] for part in places]
 
 
 def representatives(loads: Sequence[Load]) -> list[int]:
@@ -89,11 +91,9 @@ class ZeroRedundancy:
     def __init__(
         self, tape: Tape, parameters: Sequence[Tensor], group: Group, place: int | None
     ) -> None:
-        sizes = [p.elements for p in parameters]
-        places = partition(sizes, group.size)
         self.tape, self.group = tape, group
-        self.parts = [[parameters[at] for at in part] for part in places]
-        loads = [sum(sizes[at] for at in part) for part in places]
+        self.parts = dealt_out(parameters, group.size)
+        loads = [sum(p.elements for p in part) for part in self.parts]
         self.own = self.parts[loads.index(max(loads)) if place is None else place]
 
     def broadcast(self) -> None:

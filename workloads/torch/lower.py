@@ -7,7 +7,7 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from prestep.sim.extras import lazily
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.job import JobSpec
-from prestep.workloads.lowered import Layout, Lowered
+from prestep.workloads.lowered import Layout, Lowered, Site
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.rank_step import CUBLAS_WORKSPACE, RankStep
 from prestep.workloads.torch.recorder import Shared
@@ -21,38 +21,28 @@ with lazily():
 Replicas = tuple[tuple[int, ...], ...]
 
 
+#: Where nobody says the cluster.
+ANYWHERE = Site(workspace=CUBLAS_WORKSPACE)
+
+
 def lower(
     scenario: JobSpec,
     model: ModelSpec,
-    host_factor: float = 1.0,
-    speeds: Sequence[Hashable] = (),
+    site: Site = ANYWHERE,
     run_block: RunBlock | None = None,
-    workspace: float = CUBLAS_WORKSPACE,
 ) -> Lowered:
-    """Runs every simulated rank's training step symbolically.
+    """Runs every simulated rank's training step symbolically; `run_block` runs a block where its operators do not.
 
     Ranks that do the same are simulated once (data- and tensor-parallel copies), unless one of them is slow.
-
-    Parameters
-    ----------
-    scenario : JobSpec
-    model : ModelSpec
-    host_factor : float
-        Scales the framework's host costs.
-    speeds : sequence
-        Of every rank's GPU, equal for GPUs that are alike; empty: all are.
-    run_block : RunBlock, optional
-        Runs a block where its own operators do not.
-    workspace : float
-        Bytes that cuBLAS takes for each of its handles.
     """
-    layout, costs = grid_of(scenario), _costs(scenario, host_factor)
+    layout, costs = grid_of(scenario), _costs(scenario, site.host_factor)
 
     def step_of(rank: int, shared: Shared, replicas: Replicas) -> RankStep:
         tape = Tape(rank, shared, costs)
-        return RankStep(scenario, model, layout, tape, replicas, run_block, workspace)
+        of = scenario, model, layout, tape, replicas, run_block
+        return RankStep(*of, site.workspace)
 
-    replicas = _replicas(scenario, layout, speeds, step_of)
+    replicas = _replicas(scenario, layout, site.speeds, step_of)
     represents, shared = _represents(layout, replicas), Shared()
     steps = {rank: step_of(rank, shared, replicas) for rank in represents}
     for step in steps.values():
@@ -63,7 +53,7 @@ def lower(
         {rank: step.tape.counts for rank, step in steps.items()},
         _parameters(layout, steps),
         layout,
-        (host_factor, (workspace, *speeds)),
+        (site.host_factor, (site.workspace, *site.speeds)),
         tuple(p.stored_size for p in steps[min(steps)].model.stored_parameters()),
     )
 
