@@ -43,7 +43,7 @@ def paired(rows: Sequence[Row]) -> list[JobRow]:
             run = runs.setdefault((match["how"], match["cluster"]), {})
             run.setdefault(match["hosts"], []).append(row)
     beside = {key: others for run in runs.values() for key, others in _beside(run)}
-    return [JobRow(**vars(row), beside=beside.get(id(row), ())) for row in rows]
+    return [JobRow(**{**vars(row), "beside": beside.get(id(row), ())}) for row in rows]
 
 
 def _beside(run: Mapping[str, list[Row]]) -> Iterator[tuple[int, tuple[Row, ...]]]:

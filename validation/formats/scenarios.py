@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,7 +32,6 @@ SIZE_KEYS = ("hidden", "layers", "heads", "kv_heads", "ffn", "vocab")
 BUCKET_MB = 25
 # SM clock at which the harness's spin of `slow.cycles` runs, 1/s: measured (README.md of the measurements).
 SPIN_CLOCK = 1.98e9
-_LABEL_OF_CHANNELS = re.compile(r"ch(\d+)")
 
 
 def scenario_of(row: Row) -> Scenario:
@@ -56,7 +54,7 @@ def sections_of(row: Row) -> dict[str, Any]:
         "training": _training(row.case),
         "pytorch": _pytorch(row.case),
         "parallel": _parallel(row.case, row.world),
-        "nccl": _nccl(row),
+        "nccl": dict(_setting(*one) for one in row.env.items()),
         "faults": _faults(row.case),
     }
     return {name: table for name, table in tables.items() if table}
@@ -183,12 +181,6 @@ def _tensor_and_sharded(case: Mapping[str, Any], world: int) -> dict[str, Any]:
     # The harness says so of every module that it wraps, the whole model among them.
     frees = {"reshard_after_forward": reshard, "reshard_root": reshard}
     return {**grid, "data_parallel": "fsdp", **frees}
-
-
-def _nccl(row: Row) -> dict[str, Any]:
-    settings = dict(_setting(key, value) for key, value in row.env.items())
-    label = _LABEL_OF_CHANNELS.fullmatch(row.label)
-    return {"max_channels": int(label[1]), **settings} if label else settings
 
 
 def _setting(variable: str, value: str) -> tuple[str, Any]:
