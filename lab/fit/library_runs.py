@@ -18,7 +18,7 @@ import pandas as pd
 from lab import CASES
 from lab.formats import library_rows
 from lab.formats.published_kernels import published, rows_of
-from prestep.sim.costs.estimators.library import LibrarySteps, rows_of_library
+from prestep.sim.costs.estimators.library import ProductTable, rows_of_library
 from prestep.sim.costs.facts import Stack
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.kinds import work
@@ -86,12 +86,13 @@ def _over_bursts(gpu: Gpu, dtype: str, stack: Stack) -> Iterator[float]:
 
 def _over_steps(gpu: Gpu, dtype: str, stack: Stack) -> Iterator[float]:
     """Of Azure, over what steps take by the library."""
-    stacks = {f"products_{dtype}": stack}
-    steps = LibrarySteps(gpu.name, stacks, gpu.roofline, gpu.tile_time)
+    who = Library(gpu.name, dtype, stack.source, stack.kernel)
+    table = ProductTable(who, stack, gpu.roofline, gpu.tile_time)
     for row in rows_of(gpu.name, "gemm", LOADED[gpu.name, dtype], published())[dtype]:
         kernel = product(row.kernel.shape, dtype, row.kernel.layout)
         if work(kernel)[0] / gpu.peak[dtype] > LONG:
-            yield row.seconds / steps.forward(kernel)
+            share = stack.share_of(kernel.layout)
+            yield row.seconds / (share * table.seconds(kernel))
 
 
 def write(samples: Path) -> None:

@@ -13,7 +13,6 @@ from prestep.sim.costs.counterparts import CUDNN, InModels, in_models
 from prestep.sim.costs.draw import Draw
 from prestep.sim.costs.estimators import Basis, Estimate, Estimator, tiles
 from prestep.sim.costs.estimators.chain import chain_of
-from prestep.sim.costs.estimators.library import LibrarySteps
 from prestep.sim.costs.estimators.operations import AtenTables
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.estimators.table import KernelTables
@@ -90,9 +89,6 @@ class Gpu:
             rows, facts, self.bandwidth * facts.efficiency["bytes"], self.tile_time
         )
         self.tiles = facts.tiles
-        self.libraries = LibrarySteps(
-            name, facts.libraries, self.roofline, self.tile_time
-        )
         self.power = self._power_limit()
         self.ask(*chain_of(self))
 

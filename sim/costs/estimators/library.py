@@ -8,8 +8,9 @@ both are known (`python -m lab.fit.library_steps`) and hold for the same stack o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +21,9 @@ from prestep.sim.costs.facts import Stack
 from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel, product
+
+if TYPE_CHECKING:
+    from prestep.sim.costs.gpu import Gpu
 
 with lazily():
     from prestep.sim.costs import library_families, library_table
@@ -33,61 +37,6 @@ CLEAR = 0.3
 ABOUT_TILES = 2.0, 0.12, 0.1
 
 
-class LibrarySteps:
-    """What a GPU's steps take from libraries.
-
-    Parameters
-    ----------
-    gpu
-        Its name.
-    stacks
-        By family and number format ("products_bf16").
-    roofline
-        Its limits.
-    tile_time
-        Seconds of a product by its tile model, which rows correct.
-    """
-
-    def __init__(
-        self,
-        gpu: str,
-        stacks: Mapping[str, Stack],
-        roofline: Roofline,
-        tile_time: Callable[[Kernel], float],
-    ) -> None:
-        self._gpu, self._stacks = gpu, stacks
-        self._roofline, self._tile_time = roofline, tile_time
-        self._tables: dict[str, ProductTable] = {}
-
-    def stack(self, kernel: Kernel) -> Stack | None:
-        """The library that stands for a kernel; None where none does."""
-        return self._stacks.get(_key(kernel))
-
-    def forward(self, kernel: Kernel) -> float:
-        """Seconds in a step of a product that has a stack."""
-        share = self._stacks[_key(kernel)].share_of(kernel.layout)
-        return self._table(kernel).seconds(kernel) * share
-
-    def measured(self, kernel: Kernel) -> bool:
-        """Whether the table has the very shape of a product that has a stack, as a forward pass."""
-        return (
-            kernel.layout in ("", "nt") and self._table(kernel).octaves(kernel) < SAME
-        )
-
-    def past(self, kernel: Kernel) -> float:
-        """Octaves by which a kernel that has a stack lies beyond what its table reaches."""
-        return max(0.0, self._table(kernel).octaves(kernel) - REACH)
-
-    def _table(self, kernel: Kernel) -> ProductTable:
-        key = _key(kernel)
-        if key not in self._tables:
-            stack, dtype = self._stacks[key], key.removeprefix("products_")
-            who = library_table.Library(self._gpu, dtype, stack.source, stack.kernel)
-            limits, tile_time = self._roofline, self._tile_time
-            self._tables[key] = ProductTable(who, stack, limits, tile_time)
-        return self._tables[key]
-
-
 class ProductTable:
     """A tile model with what a library's products near a kernel say of it; far from all of them it stands alone."""
 
@@ -98,7 +47,7 @@ class ProductTable:
         roofline: Roofline,
         tile_time: Callable[[Kernel], float],
     ) -> None:
-        self._tile_time, self._dtype = tile_time, who.dtype
+        self.stack, self._tile_time, self._dtype = stack, tile_time, who.dtype
         shapes, seconds = rows_of_library(library_families.PRODUCTS, who)
         moved = stack.moved / roofline.bandwidth * shapes[:, 0] * shapes[:, 2]
         net = seconds - stack.call - moved
@@ -146,27 +95,42 @@ def rows_of_library(
     return sizes, rows["us"].to_numpy().astype(float) * 1e-6
 
 
-def _key(kernel: Kernel) -> str:
-    return f"products_{gemm.SAME.get(kernel.dtype, kernel.dtype)}"
-
-
 class LibraryProducts(Estimator):
     """A product by the table of a library on this GPU."""
 
     name = "library table"
     covers = "products of which a library's times on the GPU are taken"
 
+    def __init__(self, gpu: Gpu) -> None:
+        super().__init__(gpu)
+        self._tables: dict[str, ProductTable] = {}
+
     def answers(self, kernel: Kernel) -> bool:
-        return kernel.is_product and self.gpu.libraries.stack(kernel) is not None
+        return kernel.is_product and _key(kernel) in self.gpu.facts.libraries
 
     def seconds(self, kernel: Kernel) -> float:
-        return self.gpu.libraries.forward(kernel) * tiles.odd_rows(self.gpu, kernel)
+        table = self._table(kernel)
+        share = table.stack.share_of(kernel.layout)
+        return table.seconds(kernel) * share * tiles.odd_rows(self.gpu, kernel)
 
     def basis(self, kernel: Kernel) -> Basis:
-        libraries = self.gpu.libraries
-        stack = libraries.stack(kernel)
-        assert stack is not None
-        past = libraries.past(kernel)
-        grade = "measured" if libraries.measured(kernel) else "fitted"
-        reason = EXTRAPOLATED if past > 0 else ""
-        return Basis(grade, reason, past, f"library {stack.source}")
+        table = self._table(kernel)
+        octaves = table.octaves(kernel)
+        past = max(0.0, octaves - REACH)
+        # The very shape, as a forward pass.
+        measured = kernel.layout in ("", "nt") and octaves < SAME
+        grade, reason = "measured" if measured else "fitted", EXTRAPOLATED
+        source = f"library {table.stack.source}"
+        return Basis(grade, reason if past > 0 else "", past, source)
+
+    def _table(self, kernel: Kernel) -> ProductTable:
+        key, gpu = _key(kernel), self.gpu
+        if key not in self._tables:
+            stack, dtype = gpu.facts.libraries[key], key.removeprefix("products_")
+            who = library_table.Library(gpu.name, dtype, stack.source, stack.kernel)
+            self._tables[key] = ProductTable(who, stack, gpu.roofline, gpu.tile_time)
+        return self._tables[key]
+
+
+def _key(kernel: Kernel) -> str:
+    return f"products_{gemm.SAME.get(kernel.dtype, kernel.dtype)}"
