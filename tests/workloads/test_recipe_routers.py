@@ -130,3 +130,21 @@ def test_documents_of_a_known_data_set_are_as_long_as_its_mean(
         bridged(
             tmp_path, "Qwen/Qwen3-30B-A3B", more.replace(corpus, "mine"), task="sft"
         )
+
+
+def test_deterministic_kernels_are_told(tmp_path: Path) -> None:
+    """They take longer, a gated delta rule many times: a switch that is on is no check that nobody sees."""
+    more = "seq_length = 4096\n    cfg.model.deterministic_mode = @"
+    assert bridged(tmp_path, "Qwen/Qwen3-30B-A3B", more.replace("@", "False"))
+    with pytest.raises(InputError, match="deterministic kernels"):
+        bridged(tmp_path, "Qwen/Qwen3-30B-A3B", more.replace("@", "True"))
+
+
+def test_experts_of_bridges_providers_are_not_split(tmp_path: Path) -> None:
+    """A provider takes its own degree for that of experts as it is made, before a recipe splits its layers."""
+    split = "seq_length = 4096\n    cfg.model.tensor_model_parallel_size = 2\n"
+    ways = f"{split}    cfg.model.expert_model_parallel_size = 8"
+    assert bridged(tmp_path, "Qwen/Qwen3-30B-A3B", ways).parallel.etp == 1
+    fewer = ways.replace("= 8", "= 4")
+    said = f"{fewer}\n    cfg.model.expert_tensor_parallel_size = 2"
+    assert bridged(tmp_path, "Qwen/Qwen3-30B-A3B", said).parallel.etp == 2

@@ -72,6 +72,9 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     names += [document.path.stem, document.part, usual]
     _core_model.model(draft, document, names, "model")
     _core.adapters(draft, document)
+    if _adapter.model_of(draft).experts and draft.get("parallel.tp", 1) > 1:
+        # A provider is made without tensor parallelism, and takes its degree for that of experts then.
+        draft.set("parallel.etp", draft.get("parallel.etp", 1))
     usual_keys = _models.bridge_of(draft)
     if trains:
         _routing(draft, document, usual_keys.get("routing"))
