@@ -262,10 +262,14 @@ def test_a_stream_lent_by_measured_bandwidths_is_no_better_than_the_lenders(
     name: str,
 ) -> None:
     """A sum of many bytes is fitted, as measured on an H200; norms, additions by index and short streams stay guesses."""
-    gpu, size = load_gpu(name), 2**27
+    gpu, h200, size = load_gpu(name), load_gpu("h200"), 2**27
     assert gpu.evidence(Kernel("sum", (size,))) == "fitted"
+    here, there = gpu.facts.stream, h200.facts.stream
+    assert here is not None and there is not None
+    times = [one.duration(Kernel("sum", (size,))) - one.floor for one in (gpu, h200)]
+    assert times[0] / times[1] == pytest.approx(there / here)
     fused = Kernel("fused", (size,), bytes=4.0 * size)
-    assert gpu.evidence(fused) == load_gpu("h200").evidence(fused) == "datasheet"
+    assert gpu.evidence(fused) == h200.evidence(fused) == "datasheet"
     for kind in ("fused_norm", "index_add", "scatter_add"):
         assert gpu.evidence(Kernel(kind, (size,))) == "guess"
     assert gpu.evidence(Kernel("sum", (2**20,))) == "guess"

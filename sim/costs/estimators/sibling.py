@@ -51,10 +51,8 @@ class Sibling(Estimator):
             ratio = tiles.aligned(gpu, kernel) / tiles.aligned(like, kernel)
             return ratio * like.alone(kernel)
         beyond = max(0.0, like.lent(kernel) - like.floor)
-        measured = gpu.measured_ratio(kernel)
-        if measured is None:
-            measured = least_over(gpu, like, kernel)
-        return gpu.floor + measured * beyond
+        measured = gpu.measured_ratio(kernel) or self._streams(kernel)
+        return gpu.floor + (measured or least_over(gpu, like, kernel)) * beyond
 
     def basis(self, kernel: Kernel) -> Basis:
         gpu, like = self.gpu, self._like
@@ -62,7 +60,8 @@ class Sibling(Estimator):
         borne_out = (kernel.kind, kernel.dtype) in gpu.facts.borne_out
         grade = "fitted" if borne_out or ratio else "guess"
         how = "" if ratio is None else ", by an operation measured on both"
-        if ratio is None and self._streams(kernel):
+        large = work(kernel)[1] >= STREAMS_FROM
+        if ratio is None and large and self._streams(kernel):
             # No better than what it follows: of some streams the lender has the datasheet's bandwidth alone.
             lent = like.basis(kernel).grade
             grade = "fitted" if lent == "measured" else lent
@@ -70,12 +69,13 @@ class Sibling(Estimator):
         past, source = lent_octaves(like, kernel), self._source(kernel)
         return Basis(grade, f"the {like.name}'s table{how}", past, source)
 
-    def _streams(self, kernel: Kernel) -> bool:
-        """Whether a kernel streams memory, and the speed of streams was measured on both GPUs."""
-        kind, measured = kernel.kind, self.gpu.facts.stream and self._like.facts.stream
-        if not measured or kind not in STREAM_PASSES or kind in NO_STREAMS:
-            return False
-        return "norm" not in kind and work(kernel)[1] >= STREAMS_FROM
+    def _streams(self, kernel: Kernel) -> float | None:
+        """The ratio of a kernel that streams memory, by streams; None for others, and where not both were measured."""
+        here, there = self.gpu.facts.stream, self._like.facts.stream
+        kind, norm = kernel.kind, "norm" in kernel.kind
+        if kind not in STREAM_PASSES or kind in NO_STREAMS or norm:
+            return None
+        return None if here is None or there is None else there / here
 
     def _source(self, kernel: Kernel) -> str:
         """The library that was measured on both GPUs, or else the other GPU."""
