@@ -128,10 +128,10 @@ class Stream:
         return launched - now
 
     def _after(self, pause: float, kind: int) -> simpy.Event:
-        """The end of a pause; what comes at the same time takes the SMs before a kernel where launches are in order."""
-        if self.timed.in_order and kind == KERNEL:
-            return self.rank.env.after(pause, LAST)
-        return self.rank.env.timeout(pause)
+        """The end of a pause: of what could start at the same time, kernels or communications have the SMs first."""
+        env = self.rank.env
+        is_first = (kind == COMM) == self.timed.in_order
+        return env.timeout(pause) if is_first else env.after(pause, LAST)
 
     def _begin(self, g: int, kernel: int, time: float) -> simpy.Event | None:
         """Starts operation `g`, a kernel of `time` s alone; its end, or None if it ends at once."""

@@ -422,17 +422,19 @@ def test_launch_times_follow_from_host_costs_and_ends(made: OpGraph) -> None:
 
 
 @few
-@given(programs())
-def test_when_launch_times_are_worked_out_changes_nothing(made: OpGraph) -> None:
+@given(programs(), st.booleans())
+def test_when_launch_times_are_worked_out_changes_nothing(
+    made: OpGraph, in_order: bool
+) -> None:
     """With every kernel that ends, as the thread does, or when much can be issued: all times are the same."""
-    lazily = run(made, steps=3)
+    lazily = run(made, steps=3, in_order=in_order)
 
     def one_by_one(host: HostThread, queued: int, is_sync: bool) -> Event:
         return host.ended(queued)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(HostThread, "_room", one_by_one)
-        at_once = run(made, steps=3)
+        at_once = run(made, steps=3, in_order=in_order)
     for column in ("launch", "start", "end"):
         pairs = zip(getattr(lazily, column), getattr(at_once, column), strict=True)
         assert all(np.array_equal(one, other) for one, other in pairs)
