@@ -142,7 +142,7 @@ def test_deterministic_kernels_are_told(tmp_path: Path) -> None:
 
 def test_experts_of_bridges_providers_are_not_split(tmp_path: Path) -> None:
     """A provider takes its own degree for that of experts as it is made, before a recipe splits its layers."""
-    split = "seq_length = 4096\n    cfg.model.tensor_model_parallel_size = 2\n"
+    split = "sequence_parallel = True\n    cfg.model.tensor_model_parallel_size = 2\n"
     ways = f"{split}    cfg.model.expert_model_parallel_size = 8"
     assert bridged(tmp_path, "Qwen/Qwen3-30B-A3B", ways).parallel.etp == 1
     fewer = ways.replace("= 8", "= 4")
