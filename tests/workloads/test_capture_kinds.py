@@ -96,12 +96,22 @@ p = c.get_device_properties(0); assert p.uuid and p.shared_memory_per_block < p.
 g = torch.Generator("cuda").manual_seed(3); assert g.device.type == "cuda" and g.initial_seed() == 3 and isinstance(torch.default_generator, torch.Generator)
 assert torch.Generator().device.type == "cpu" and c.default_generators[0].device.type == "cuda" and c.Stream.priority_range()[0] == 0
 c.memory._record_memory_history(); torch.accelerator.synchronize(); assert torch.accelerator.memory_allocated() == 0
+torch.set_default_tensor_type("torch.cuda.FloatTensor"); assert torch.zeros(1).is_cuda; torch.set_default_tensor_type(torch.FloatTensor); torch.set_default_device("cpu")
 torch.backends.cuda.preferred_linalg_library("cusolver"); s = nn.utils.rnn.pack_padded_sequence(torch.ones(4, 3, 8, device=D), torch.tensor([3, 3, 2, 1]), True); assert s.batch_sizes.tolist() == [4, 3, 2]
 l = nn.LSTM(8, 8).cuda(); o = torch.optim.SGD(l.parameters(), lr=0.1)
 for i in range(5): x = torch.randn(8, 8, device=D, generator=g); assert x.is_cuda; l(s)[0].data[:8].add(x[torch.randperm(8, generator=g, device=D)]).sum().backward(); o.step()
 """
+THREADS = """
+from concurrent.futures import ThreadPoolExecutor
+with ThreadPoolExecutor(2) as pool: w = [*pool.map(lambda n: torch.randn(n, 8).to(D), (8, 16))]
+assert all(each.is_cuda for each in w); l = nn.Linear(8, 8).cuda(); o = torch.optim.SGD(l.parameters(), lr=0.1)
+b = torch.arange(60, device=D).repeat_interleave(4)
+for i in range(5):
+    s = l(torch.randn(240, 8, device=D)); p = s[:, 0].sort()[1]; b2 = b[p]; assert int(b2.max()) + 1 == 60
+    torch.zeros(60, 8, device=D).index_add(0, b2, s[p] + w[0].sum()).sum().backward(); o.step()
+"""
 KINDS = {
-    "data": DATA, "sparse": SPARSE, "questions": QUESTIONS, "distributions": DISTRIBUTIONS, "derivatives": DERIVATIVES,
+    "data": DATA, "sparse": SPARSE, "questions": QUESTIONS, "threads": THREADS, "distributions": DISTRIBUTIONS, "derivatives": DERIVATIVES,
     "compiled": COMPILED, "within backward": WITHIN_BACKWARD,
 }  # fmt: skip
 IN_TURN = """

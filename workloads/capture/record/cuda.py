@@ -62,6 +62,7 @@ def answer(properties: SimpleNamespace, gpus: int, local_rank: int) -> None:
                 setattr(module, name, value)
     for name, older in typed.TYPES.items():
         setattr(cuda, name, older)
+    typed.install()
     torch.Generator = Generator
     cuda.default_generators = (Generator("cuda"),) * gpus
     cuda.nccl.version = lambda: NCCL

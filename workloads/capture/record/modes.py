@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -41,6 +42,18 @@ def install(recorder: TorchDispatchMode) -> None:
         return enter(mode)
 
     TorchDispatchMode.__enter__ = entered
+    _follow_threads(recorder)
+
+
+def _follow_threads(recorder: TorchDispatchMode) -> None:
+    """Threads of the program work on the device, too, such as those that load weights; modes are a thread's own."""
+    work: Any = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
+
+    def recorded(thread: threading.Thread) -> None:
+        with Names(), recorder:
+            work(thread)
+
+    threading.Thread._bootstrap_inner = recorded  # type: ignore[attr-defined]
 
 
 class Names(TorchFunctionMode):

@@ -6,8 +6,9 @@ import dis
 import functools
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from types import CodeType
 from typing import Any, NamedTuple
 
@@ -138,6 +139,7 @@ class Steps:
     on_host: int = 0  # updates before the first operation on the GPU
     over: int = 0  # updates since the wanted step ended
     items: int = 0  # that generators handed out
+    trained: dict[int, torch.Tensor] | None = None  # weights of modules by storage
     marks: Marks = field(init=False)
 
     def __post_init__(self) -> None:
@@ -157,6 +159,7 @@ class Steps:
             self._stop()
             return
         self.ended += 1
+        self.trained = None
         log = Log.current
         if self.ended > 1:
             self.kept = Kept(self.ended, log.events, self.before, self.reserved)
@@ -307,18 +310,18 @@ def _wrote(steps: Steps, function: Any, arguments: Any, options: Any) -> None:
     tensors = values.written(function, arguments, options)
     if not tensors or steps.mark:
         return
-    storages = steps.recorder.storages
-    leaves = {*map(storages.number, filter(_has_gradient, tensors))}
-    known = {storages.number(each): each for each in _weights(owners.modules())}
-    if leaves - {0} or known.keys() & {*map(storages.number, tensors)} - {0}:
-        steps.weights[0] = sum(each.numel() for each in known.values())
+    number = steps.recorder.storages.number
+    if steps.trained is None:
+        # Walks all objects: once a step, since what has gradients was there before backward.
+        found = (m.parameters(recurse=False) for m in owners.modules())
+        steps.trained = {number(each): each for each in chain.from_iterable(found)}
+    places = {*map(number, tensors)} - {0}
+    weights = [steps.trained[place] for place in places & steps.trained.keys()]
+    if any(map(_has_gradient, (*weights, *filter(number, tensors)))):
+        updated = filter(_has_gradient, steps.trained.values())
+        steps.weights[0] = sum(each.numel() for each in updated)
         Log.current.backward = False
         steps.boundary()
-
-
-def _weights(found: Iterable[torch.nn.Module]) -> Iterator[torch.Tensor]:
-    for module in found:
-        yield from filter(_has_gradient, module.parameters(recurse=False))
 
 
 def _has_gradient(tensor: torch.Tensor) -> bool:

@@ -41,3 +41,17 @@ def named(dtype: Any) -> Typed | None:
         return dtype
     text = dtype if isinstance(dtype, str) else ""
     return TYPES.get(text.removeprefix("torch.cuda.")) if "cuda" in text else None
+
+
+def install() -> None:
+    """Programs may make such a type that of all new tensors."""
+    make_default = torch.set_default_tensor_type
+
+    def set_default_tensor_type(kind: Any) -> None:
+        if (older := named(kind)) is None:
+            make_default(kind)
+        else:
+            torch.set_default_dtype(older.dtype)
+            torch.set_default_device("cuda")
+
+    torch.set_default_tensor_type = set_default_tensor_type

@@ -115,6 +115,8 @@ def compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
         _compute(function, arguments, options, results)
     elif name_of(function) in CHOOSING:
         choose_experts(arguments, results)
+    elif name_of(function) in PICKING and _is_known_row(arguments[0], outputs[0]):
+        pick_evenly(value_of(arguments[0]), outputs[0])
     elif name == OVERFLOW:
         return  # what says whether there was any keeps its value: none
     elif name in COMPARISONS and outputs and outputs[0].numel() == 1:
@@ -213,6 +215,8 @@ def on_host(argument: Any) -> Any:
 
 
 CHOOSING = ("aten::topk.default",)  # by which routers choose
+#: Which pick rows of a tensor: where nobody knows which, those of a row of whole numbers at equal distances.
+PICKING = ("aten::index.Tensor", "aten::index_select.")
 MOST_CHOICES = 1 << 20  # choices of an operation that are written down
 
 
@@ -227,6 +231,20 @@ class Experts:
 
     busiest: ClassVar[float] = 1.0
     assumed: ClassVar[Counter[str]] = Counter()
+
+
+def _is_known_row(tensor: Any, picked: torch.Tensor) -> bool:
+    """Whether a tensor is a row of known whole numbers, such as which graph each node is of, and so is the other."""
+    row = tensor.dim() == picked.dim() == 1 and not tensor.is_floating_point()
+    known = value_of(tensor) is not None and tensor.dtype != torch.bool
+    return row and known and tensor.numel() > 0 and is_small(picked)
+
+
+def pick_evenly(row: Any, picked: Any) -> None:
+    """Gives what is picked from a row by unknown places values of the same range."""
+    count = picked.numel()
+    places = torch.arange(count, device="cpu") * row.numel() // max(1, count)
+    picked._value, picked._assumed = row[places], True
 
 
 def name_of(function: Any) -> str:
