@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 $(BIN)/.demo: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(INSTALL) --quiet --editable .
+	$(INSTALL) --quiet --editable . --editable lab
 	touch $@
 
 $(BIN)/.dev: pyproject.toml

@@ -51,7 +51,7 @@ def folder_of(name: str) -> Path:
     if name not in paths:
         mistake = unknown("validate", "", name, paths, show="prestep list sets")
         if len(sources()) == 1:
-            more = "other distributions, such as the repository's lab/, bring more sets"
+            more = "a checkout's sets need `pip install -e . -e lab` in it"
             hint = "; ".join(filter(None, (mistake.hint, more)))
             mistake = replace(mistake, hint=hint)
         raise InputError(mistake)
