@@ -314,9 +314,8 @@ class Gpu:
             return self.in_step(stepped.main, together, cuda) * apart
         is_grouped = kernel.kind in GROUPS and len(kernel.shape) == 4
         time = self.duration(gemm.in_whole_tiles(kernel) if is_grouped else kernel)
-        if not sustained.is_clocked(kernel):
-            return time
-        clock = self.crowded if together else 1.0
+        # Starts of tiles follow the clock as their arithmetic does: not only what arithmetic bounds is slower.
+        clock = self.crowded if together and work(kernel)[0] > 0 else 1.0
         toolkit = sustained.toolkit(self.facts, kernel, cuda)
         load = clock * self.sustained(kernel) * toolkit
         return time * load * self.sms / (self.sms - kernel.reserved)

@@ -3,32 +3,11 @@
 from __future__ import annotations
 
 from prestep.sim.costs import gemm
-from prestep.sim.costs.counterparts import kind_in_models
 from prestep.sim.costs.estimators.attention import is_fp8
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.kinds import ATTENTIONS
-from prestep.sim.graph.kernel import Kernel
-
-#: Kinds beside products whose time follows the SMs' clock, and which factor of `[sustained]` they have.
-CLOCKED = {
-    **dict.fromkeys(("_grouped_mm", "_scaled_grouped_mm"), "grouped"),
-    "attention_fwd": "attention",
-    "attention_bwd": "attention",
-    "flash2_attention_fwd": "attention",
-    "flash2_attention_bwd": "attention",
-}
-
-
-def is_clocked(kernel: Kernel) -> bool:
-    """Whether the time of a kernel follows the SMs' clock: products and attention, in either vocabulary.
-
-    Examples
-    --------
-    >>> is_clocked(Kernel("aten mm", (8, 8, 8))), is_clocked(Kernel("sum", (8,)))
-    (True, False)
-    """
-    return kernel.is_product or kind_in_models(kernel) in CLOCKED
+from prestep.sim.graph.kernel import GROUPS, Kernel
 
 
 def sustained(facts: GpuFacts, limits: Roofline, kernel: Kernel) -> float:
@@ -40,13 +19,13 @@ def sustained(facts: GpuFacts, limits: Roofline, kernel: Kernel) -> float:
 def load_key(facts: GpuFacts, limits: Roofline, kernel: Kernel) -> str:
     """Which of the factors `[sustained]` of the GPU's file a kernel has; "" for none.
 
-    Products have one by number format; "grouped" and "attention" have factors of their own.
+    They have one by number format; "grouped" and "attention" have factors of their own.
     """
     if not facts.sustained or not limits.arithmetic(kernel):
         return ""
-    own = "" if kernel.is_product else CLOCKED.get(kind_in_models(kernel))
-    if own is None:
-        return ""
+    own = "attention" if "attention" in kernel.kind else ""
+    if kernel.kind in GROUPS:
+        own = "grouped"
     keys = [own] if own else [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
     return next((key for key in keys if key in facts.sustained), "")
 

@@ -286,3 +286,21 @@ def test_a_squared_error_of_any_size_takes_what_was_measured(
         measured = math.fsum(math.sqrt(cold * warm) for cold, warm in case.each)
         seconds = gpu.duration(kernel) - gpu.pauses(kernel)
         assert seconds == pytest.approx(measured, rel=within), kernel.kind
+
+
+@pytest.mark.parametrize("name", names())
+def test_the_clock_counts_by_what_a_kernel_does(name: str) -> None:
+    """Other GPUs at work and hours of load cost arithmetic alike, whatever the operation; they cost a copy nothing."""
+    gpu, work_of = load_gpu(name), {"bytes": 2.0**26, "flops": 2.0**40}
+    kinds = ("aten bmm", "aten convolution", "aten mm")
+    shapes = ((8, 512, 512, 512), (8, 64, 32, 32, 64, 3, 3, 1, 1), (512, 512, 512))
+    kernels = [
+        Kernel(kind, shape, "bf16", **work_of)
+        for kind, shape in zip(kinds, shapes, strict=True)
+    ]
+    assert len({gpu.sustained(kernel) for kernel in kernels}) == 1
+    moving = Kernel("aten copy", (2**26,), "bf16")
+    assert gpu.in_step(moving, together=True) == gpu.in_step(moving)
+    for kernel in kernels:
+        slower = gpu.in_step(kernel, together=True) / gpu.in_step(kernel)
+        assert slower == pytest.approx(gpu.crowded)
