@@ -275,6 +275,14 @@ def test_a_stream_lent_by_measured_bandwidths_is_no_better_than_the_lenders(
     assert gpu.evidence(Kernel("sum", (2**20,))) == "guess"
 
 
+def test_a_short_stream_does_not_take_the_ratio_of_memories() -> None:
+    """A sum of 2 MB starts and ends rather than streams: an A100's is nearer an H200's than their HBM is."""
+    a100, h200, short = load_gpu("a100"), load_gpu("h200"), Kernel("sum", (2**20,))
+    here, there = a100.facts.stream, h200.facts.stream
+    assert here is not None and there is not None
+    assert a100.duration(short) / h200.duration(short) < 0.75 * there / here
+
+
 @pytest.mark.parametrize("name", ["h100", "h200", "b200", "gb200"])
 @settings(max_examples=10, deadline=None)
 @given(sizes, sizes, sizes, st.floats(0.05, 4.0), st.floats(1.0, 4.0))

@@ -60,8 +60,7 @@ class Sibling(Estimator):
         borne_out = (kernel.kind, kernel.dtype) in gpu.facts.borne_out
         grade = "fitted" if borne_out or ratio else "guess"
         how = "" if ratio is None else ", by an operation measured on both"
-        large = work(kernel)[1] >= STREAMS_FROM
-        if ratio is None and large and self._streams(kernel):
+        if ratio is None and self._streams(kernel):
             # No better than what it follows: of some streams the lender has the datasheet's bandwidth alone.
             lent = like.basis(kernel).grade
             grade = "fitted" if lent == "measured" else lent
@@ -74,6 +73,8 @@ class Sibling(Estimator):
         here, there = self.gpu.facts.stream, self._like.facts.stream
         kind, norm = kernel.kind, "norm" in kernel.kind
         if kind not in STREAM_PASSES or kind in NO_STREAMS or norm:
+            return None
+        if work(kernel)[1] < STREAMS_FROM:
             return None
         return None if here is None or there is None else there / here
 
