@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from prestep.sim.errors import InputError
-from prestep.sim.graph.opgraph import COMM, SYNC
+from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC
 from prestep.sim.predict import plan, predict
 from prestep.sim.predict import step_time as time_of
 from prestep.sim.spec.load import Scenario, parse_scenario
@@ -235,6 +235,21 @@ def test_memory_of_a_pipelines_sums() -> None:
     gradients = memories[0].at_peak["gradients"]
     assert gradients == pytest.approx(4 * stage + 2 * stage // 4, rel=1e-6)
     assert memories[0].at_peak["buffers"] == pytest.approx(2 * stage, rel=1e-6)
+
+
+@pytest.mark.parametrize("dp", [1, 4])
+def test_every_element_of_a_shard_is_updated_once(dp: int) -> None:
+    """By PyTorch's own AdamW; ranks with parts of the gradients agree on their norm first, and one alone need not."""
+    s = scenario(pytorch={"fused_optimizer": True, "clip_gradients": True}, dp=dp)
+    graph = plan(s).lowered.graph
+    program = graph.programs[0]
+    updated = [
+        graph.kernels[kernel].shape[1]
+        for kernel in program.payload[program.kind == KERNEL]
+        if "adamw" in getattr(graph.kernels[kernel], "kind", "")
+    ]
+    assert sum(updated) == WHOLE // dp
+    assert sent(s, "all_reduce").count(4.0) == (dp > 1)
 
 
 def test_what_is_freed_needs_less_and_takes_longer() -> None:
