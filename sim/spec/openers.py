@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 GROUP = "prestep.openers"
 
 
-#: Tables that scenarios have and files of other tools do not, beside sections that ask for no training step.
+#: Tables that scenarios have and files of other tools do not.
 SCENARIO = ("cluster", "parallel", "jobs")
 
 
@@ -169,8 +169,7 @@ def tables_of(path: Path) -> dict[str, Any]:
     expected = " or ".join(filter(None, (", ".join(most), last)))
     try:
         tables = files.toml(files.written_text(path))
-        is_scenario = tables.keys() & {*SCENARIO, *plugins.plugins_in("prestep.runs")}
-        return tables if is_scenario else opened(path) or tables
+        return tables if tables.keys() & SCENARIO else opened(path) or tables
     except FileNotFoundError:
         hint = _other_kind(path.name)
         if not hint:

@@ -367,6 +367,14 @@ def test_a_model_that_the_checkout_writes_out(tmp_path: Path) -> None:
     assert any(f"{weights / 1e6:,.0f} million" in note for note in made.notes)
 
 
+def test_a_model_of_pictures_is_refused_in_one_line(tmp_path: Path) -> None:
+    """torchtitan's flux has a section [inference] of its own, which makes it no scenario."""
+    text = "[model]\nname = 'flux'\nflavor = 'flux-debug'\n[inference]\nprompts_path = 'a'\n[parallelism]\n[job]\na = 1\n"
+    with pytest.raises(InputError, match="diffusion transformer") as error:
+        load_scenario(written(tmp_path, "flux.toml", text), [CLUSTER])
+    assert len(error.value.mistakes) == 1
+
+
 def test_texts_are_joined_and_repeated(tmp_path: Path) -> None:
     """A layout that is put together of parts is the one that they make."""
     text = REGISTRY.replace("@TRAINING@", "local_batch_size=2, seq_len=4096")

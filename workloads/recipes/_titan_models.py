@@ -69,8 +69,8 @@ def _written(recipe: Path, name: str, flavor: object) -> dict[str, Any]:
     places = (Source(f"torchtitan.{folder}.{name}", 0, "") for folder in FOLDERS)
     found = (_documents.file_of(recipe, place) for place in places)
     file = next(filter(None, found), None)
-    if file is None and flavor == TESTED:
-        return dict(_tables()["alone"].get(name, {}))
+    if flavor == TESTED and name in _tables()["alone"]:
+        return dict(_tables()["alone"][name])
     if file is None or name not in _tables()["families"]:
         return {}
     reader = Reader(file, _documents.text_of(file))
@@ -103,19 +103,13 @@ def _keys(family: str, written: dict[str, Any], whole: bool) -> dict[str, Any]:
         sizes.setdefault("moe_ffn", sizes["ffn"])
     if "shared_expert_hidden_dim" in own:
         sizes["shared_experts"] = own["shared_expert_hidden_dim"] // sizes["moe_ffn"]
-    sizes.setdefault("ffn", sizes.get("moe_ffn") or _inner_width(own))
+    if "moe_ffn" in sizes:
+        sizes.setdefault("ffn", sizes["moe_ffn"])
     if pattern:
         part = "E" if "experts" in sizes else "-"
         mixers = pattern * -(-sizes.pop("layers") // len(pattern))
         sizes["layer_pattern"] = "".join(f"{one}{part}" for one in mixers)
     return {"kind": "transformer"} | traits | sizes
-
-
-def _inner_width(own: dict[str, Any]) -> int:
-    """The feed-forward's width where a class works it out of the model's (models/llama3/model.py, 2024 to 2025)."""
-    width = int(own.get("ffn_dim_multiplier", 1) * (8 * own["dim"] // 3))
-    multiple = own.get("multiple_of", 256)
-    return int(multiple * -(-width // multiple))
 
 
 def _tower(draft: Recipe, written: dict[str, Any]) -> None:
