@@ -1,8 +1,13 @@
-"""Host time of a framework's operations, and how it launches kernels: `frameworks/NAME.toml`, beside its plug-in."""
+"""Host time of a framework's operations, and how it launches kernels: `frameworks/NAME.toml`, beside its plug-in.
+
+Operators, views, launches, events and calls of Python's functions have prices (`host_us`), whoever recorded them. What
+a module, its hooks or an optimizer does of these was counted in recordings (`counted`).
+"""
 
 from __future__ import annotations
 
 from functools import cache
+from math import fsum
 from pathlib import Path
 from typing import Any
 
@@ -15,29 +20,30 @@ FOLDER = Path(__file__).parent / "frameworks"
 #: What the host spends time on, as lowering names it.
 _OPERATIONS = """
 graph_launch graph_replay launch linear linear_backward linear_weight_backward elementwise elementwise_nograd
-elementwise_backward view view_backward norm norm_backward attention attention_backward embedding embedding_backward
-loss loss_backward module accumulate accumulate_grad backward_call step_python checkpoint checkpoint_backward
-saved_tensor saved_tensor_again
-ddp_forward ddp_hook ddp_finalize ranks_meet blocking_collective collective optimizer_step optimizer_param zero_grad
-zero_grad_param optimizer_step_dtensor optimizer_param_dtensor zero_grad_param_dtensor fsdp_unshard
+elementwise_backward view view_backward norm norm_backward attention attention_backward embedding conv batch_norm loss
+loss_backward module accumulate_grad backward_call step_python checkpoint checkpoint_backward saved_tensor
+saved_tensor_again saved_tensor_recomputed ddp_forward ddp_hook ddp_finalize ranks_meet blocking_collective collective
+optimizer_step optimizer_param zero_grad optimizer_step_dtensor optimizer_param_dtensor fsdp_unshard
 fsdp_unshard_param fsdp_wait fsdp_wait_param fsdp_pre_forward fsdp_post_forward fsdp_pre_backward fsdp_post_backward
-fsdp_reduce_param fsdp_finalize dtensor_linear dtensor_backward functional_collective pp_action p2p_batch p2p_op
-all_to_all batch_norm batch_norm_backward broadcast_buffers broadcast_copy conv conv_backward custom_function
-custom_function_backward triton_function triton_function_backward index index_backward pool pool_backward
-select_backward softmax softmax_backward sort stack quantize compiled_forward compiled_backward compiled_launch
-fused fused_backward unfused_attention unfused_attention_backward blocked_launch zero_bucket zero_param
-zero3_operation zero3_pre_forward zero3_post_forward zero3_pre_backward zero3_post_backward zero3_function
-zero3_linear zero3_linear_backward zero3_gather zero3_gather_param zero3_await zero3_free zero3_gradient
-zero3_reduce zero3_reduce_param zero3_step_param zero3_small grouped_gemm moe_counts python_call
-aten_elementwise aten_product aten_attention aten_convolution aten_norm aten_list aten_list_tensor fsdp_copy event
+fsdp_reduce fsdp_reduce_param fsdp_finalize dtensor_linear dtensor_backward functional_collective pp_action p2p_batch
+p2p_op all_to_all broadcast_buffers broadcast_copy custom_function custom_function_backward triton_function
+triton_function_backward index index_backward quantize compiled_forward compiled_backward compiled_launch fused
+fused_backward unfused_attention unfused_attention_backward blocked_launch zero_bucket zero_param zero3_operation
+zero3_pre_forward zero3_post_forward zero3_pre_backward zero3_post_backward zero3_function zero3_linear
+zero3_linear_backward zero3_gather zero3_gather_param zero3_await zero3_free zero3_gradient zero3_reduce
+zero3_reduce_param zero3_step_param zero3_small grouped_gemm moe_counts autograd_engine python_call aten_elementwise
+aten_product aten_attention aten_convolution aten_norm aten_list aten_list_tensor fsdp_copy event
+aten_elementwise_backward aten_product_backward aten_attention_backward aten_convolution_backward aten_norm_backward
 """
 OPERATIONS = tuple(_OPERATIONS.split())
+PRICES = Table(dict.fromkeys(OPERATIONS, Number()))
 SCHEMA = Table(
     {
         "inherits": Text(),
         "captured": Switch(),
         "kernel_gap_us": Number(),
-        "host_us": Table(dict.fromkeys(OPERATIONS, Number())),
+        "host_us": PRICES,
+        "counted": Table(dict.fromkeys(OPERATIONS, PRICES)),
         "buckets": Table(dict.fromkeys(("reduce", "allgather"), Number(1, whole=True))),
     },
     needed=("host_us",),
@@ -58,13 +64,29 @@ def host_costs(framework: str) -> dict[str, float]:
     InputError
         If there is no such framework.
     """
-    table = _read(framework)
-    inherited = host_costs(table["inherits"]) if "inherits" in table else {}
-    if table.get("captured"):
-        inherited = dict.fromkeys(inherited, 0.0)
-    return inherited | {
-        name: micros * 1e-6 for name, micros in table["host_us"].items()
+    prices, counted = prices_and_counts(framework)
+    return prices | {
+        name: fsum(prices[each] * times for each, times in parts.items())
+        for name, parts in counted.items()
     }
+
+
+Prices = dict[str, float]
+
+
+@cache
+def prices_and_counts(framework: str) -> tuple[Prices, dict[str, Prices]]:
+    """Seconds by operation, and operations of which others consist, each with how often; a name is in one of them."""
+    table, counted = _read(framework), dict[str, Prices]()
+    own = {name: micros * 1e-6 for name, micros in table["host_us"].items()}
+    prices = Prices()
+    if "inherits" in table:
+        prices, counted = prices_and_counts(table["inherits"])
+    if table.get("captured"):
+        prices, counted = dict.fromkeys((*prices, *counted), 0.0), {}
+    consists = table.get("counted", {})
+    prices = {n: price for n, price in prices.items() if n not in consists} | own
+    return prices, {n: p for n, p in counted.items() if n not in own} | consists
 
 
 @cache
@@ -77,10 +99,7 @@ def kernel_gap(framework: str) -> float | None:
 @cache
 def buckets(framework: str) -> dict[str, int]:
     """Elements of a bucket by what is sent in it (``reduce``, ``allgather``); empty where the framework says none."""
-    return {
-        name: int(elements)
-        for name, elements in _read(framework).get("buckets", {}).items()
-    }
+    return dict(_read(framework).get("buckets", {}))
 
 
 def _tables() -> dict[str, Path]:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from lab.fit.calibrate_host import errors, fit
+from lab.fit.host_prices import fit, tiny_steps
 from lab.fit.widths_alone import alone_widths
 from lab.sets.steps import predict_row
 from prestep.sim.analysis.constants import family_of
@@ -25,11 +25,10 @@ from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import HARDWARE
 from prestep.sim.costs.tables import read_rows
 from prestep.topologies import load_cluster
-from prestep.validation.fit.machine_steps import counts_of
 from prestep.validation.formats.rows import Row
 from prestep.validation.formats.rows import read_rows as rows_of
 from prestep.validation.sets.sets import folder_of, validate
-from prestep.workloads.host_costs import host_costs
+from prestep.workloads.host_costs import prices_and_counts
 
 SMALL, LARGE = 2**17, 2**23  # bytes: latency below, bandwidth above
 FOLDS = 3
@@ -91,19 +90,13 @@ def _bytes(name: str) -> float:
 
 def host() -> Iterator[Line]:
     """Steps of tiny models, a third held out at a time."""
-    rows = [
-        row
-        for row in rows_of(MEASURED / "host_4gpu.jsonl")
-        if not row.error and not row.case.get("compile")
-    ]
-    counts, prior = [counts_of(row) for row in rows], host_costs("pytorch-eager")
+    steps = tiny_steps(rows_of(MEASURED / "host_4gpu.jsonl"))
+    prior, _ = prices_and_counts("pytorch-eager")
     signed: list[float] = []
     for fold in range(FOLDS):
-        used = [i for i in range(len(rows)) if i % FOLDS != fold]
-        out = [i for i in range(len(rows)) if i % FOLDS == fold]
-        costs = prior | fit([rows[i] for i in used], [counts[i] for i in used], prior)
-        left = errors([rows[i] for i in out], [counts[i] for i in out], costs)
-        signed += [error for _, error in left]
+        used = [step for i, step in enumerate(steps) if i % FOLDS != fold]
+        prices, _ = fit(used, prior)
+        signed += [step.off(prices) for step in steps[fold::FOLDS]]
     yield "host fitted", _rms(signed), len(signed)
 
 

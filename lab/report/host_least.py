@@ -2,7 +2,7 @@
 
 A host that other programs share is slow for seconds at a time, so the least time of a step says what its Python,
 dispatcher and launches take. Each measured step began with an idle GPU. Programs are captured as they are, without a
-GPU; the prediction is the sum of what `captured.toml` says of every call, operation and launch, at host factor 1.
+GPU; the prediction is the sum of what `pytorch-eager.toml` says of every call, operation and launch, at host factor 1.
 Every second program, by name, is in either half: prices that were fitted on one half are judged on the other.
 """
 
@@ -25,10 +25,10 @@ from prestep.sim.costs import load_gpu
 from prestep.sim.errors import PrestepError
 from prestep.sim.planning.planned import with_launches
 from prestep.workloads.capture import recording
-from prestep.workloads.capture.host import THREAD
 from prestep.workloads.capture.lower import lower
 from prestep.workloads.capture.recorder import captured
 from prestep.workloads.host_costs import host_costs
+from prestep.workloads.host_work import THREAD
 
 ROWS = prestep.HOME / "lab/cases/frameworks/hosts/h200_least.jsonl.gz"
 

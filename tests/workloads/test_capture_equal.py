@@ -484,6 +484,11 @@ def test_hooks_see_the_tensors_that_a_program_saves(name: str, tmp_path: Path) -
             seen[event.kind, event.values["backward"]] += event.values["number"]
     scenario = described(said | {"training": {"recompute": "full"}})
     [counts] = lower(scenario, load_model(scenario.model)).host_operations.values()
-    names = "checkpoint", "checkpoint_backward", "saved_tensor", "saved_tensor_again"
+    names = (
+        "checkpoint",
+        "checkpoint_backward",
+        "saved_tensor",
+        "saved_tensor_recomputed",
+    )
     keys = ("checkpoint", 0), ("checkpoint", 2), ("saved", 0), ("saved", 2)
     assert [counts[each] for each in names] == [seen[key] for key in keys]

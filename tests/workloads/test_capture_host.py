@@ -10,8 +10,8 @@ import pytest
 from prestep.sim.costs import load_gpu
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.planning.planned import with_launches
-from prestep.workloads.capture.host import VIEW, VIEW_BACKWARD, host_work
 from prestep.workloads.host_costs import host_costs
+from prestep.workloads.host_work import NODES, host_work
 from prestep.workloads.operation import Argument, Operand, Operation
 from prestep.workloads.operators.rules import kernels_of
 from prestep.workloads.torch.recorder import Recorder, Shared
@@ -19,9 +19,11 @@ from prestep.workloads.torch.recorder import Recorder, Shared
 TENSOR = Operand("bf16", (64, 64))
 
 
-def work(name: str, *arguments: Argument, results: int = 1) -> dict[str, int]:
+def work(
+    name: str, *arguments: Argument, results: int = 1, backward: bool = False
+) -> dict[str, int]:
     operation = Operation(name, arguments, (), (TENSOR,) * results)
-    return dict(host_work(operation, kernels_of(operation)))
+    return dict(host_work(operation, kernels_of(operation))[backward])
 
 
 @pytest.mark.parametrize(
@@ -38,6 +40,7 @@ def test_an_operation_costs_what_its_family_does(
 ) -> None:
     """What launches nothing is a view, what nobody knows an operation over elements."""
     assert work(name, *arguments) == {cost: 1}
+    assert work(name, *arguments, backward=True) == {f"{cost}_backward": 1}
 
 
 def test_lists_cost_by_their_tensors() -> None:
@@ -53,10 +56,16 @@ def test_every_cost_has_a_time() -> None:
     assert all(costs[f"aten_{name}"] > 0 for name in (*names, "list", "list_tensor"))
 
 
-def test_views_have_the_price_of_scenarios() -> None:
-    """One home: what PyTorch does for a view is the same however its program is described."""
-    for name in (VIEW, VIEW_BACKWARD):
-        assert host_costs("captured")[name] == host_costs("pytorch-eager")[name] > 0
+def test_autograd_calls_take_longer() -> None:
+    """A node is looked up, its operator called in the engine's thread, and gradients are handed on."""
+    costs = host_costs("captured")
+    assert all(costs[name] < costs[f"{name}_backward"] for name in NODES)
+
+
+def test_recordings_have_the_prices_of_scenarios() -> None:
+    """One home: what an operator takes the host is the same whoever wrote it down."""
+    mine, others = host_costs("captured"), host_costs("pytorch-compiled")
+    assert {name for name in others if mine[name] != others[name]} == {"graph_launch"}
 
 
 def test_the_host_launches_every_kernel_of_an_operation() -> None:

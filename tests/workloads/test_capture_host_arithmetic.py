@@ -13,7 +13,7 @@ from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario
 from prestep.workloads.capture import recording
-from prestep.workloads.capture.host import THREAD
+from prestep.workloads.host_work import THREAD
 
 MATRIX = {"dtype": "bf16", "shape": [64, 64]}
 UPDATE = "aten::addcdiv_"

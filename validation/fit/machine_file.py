@@ -182,9 +182,7 @@ class Fits:
         if self.host is None:
             return NO_HOST
         factor = self.host.factor.value
-        use = f"by itself: --set cluster.host_factor={factor:.3g}"
-        captured = f"for captured programs: {factor / machine_host.CAPTURED:.3g}"
-        return f"{self.host.summary}\n{use}; {captured}"
+        return f"{self.host.summary}\nby itself: --set cluster.host_factor={factor:.3g}"
 
     @property
     def link_notes(self) -> list[str]:

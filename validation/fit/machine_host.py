@@ -29,9 +29,6 @@ DISPATCH_SPREAD = 0.10  # within ten minutes of three starts, of the logarithm
 LEAST_SPREAD = (
     0.02  # of the logarithm: below it steps of one case differ among themselves
 )
-#: Factor by these steps over that by captured programs, whose costs were fitted on a slower host: two starts of an
-#: H200's machine (2.20 and 2.17 here; medians of 11 and 10 programs 1.74 and 1.61: lab/cases/later).
-CAPTURED = 1.3
 
 #: Times by which rows of experts must be likelier with the factor that was known before than with that of other steps.
 LIKELIER = 2.0

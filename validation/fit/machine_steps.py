@@ -20,9 +20,6 @@ from prestep.sim.predict import predict
 from prestep.validation.fit.measurement import Measured
 from prestep.validation.formats.rows import Row, read_rows
 from prestep.validation.formats.scenarios import scenario_of
-from prestep.workloads.host_costs import host_costs
-from prestep.workloads.models.model import load_model
-from prestep.workloads.torch.lower import lower
 
 TINY = ("h4", "h16")  # their GPUs wait for the host throughout
 MOST = 40  # rows; a few seconds each at worst
@@ -77,10 +74,6 @@ class Step:
     @cached_property
     def host(self) -> float:
         """Seconds of the host at factor 1."""
-        if self.tiny:
-            costs = host_costs("pytorch-eager")
-            counts = counts_of(self.row)
-            return sum(costs[name] * count for name, count in counts.items())
         slow = {**self.cluster, "host_factor": SLOWER}
         return predicted(self.row, slow) / SLOWER
 
@@ -98,18 +91,6 @@ class Step:
         """Whether the time of kernels can be read off it: nothing but them decided."""
         alone = self.row.case.get("mode") == "single"
         return alone and not self.tiny and not self.host_bound and self.factor > SURE
-
-
-def counts_of(row: Row) -> dict[str, float]:
-    """Host operations of the rank that has most to do."""
-    scenario = scenario_of(row)
-    lowered = lower(scenario, load_model(scenario.model, scenario.where))
-    costs = host_costs(scenario.training.framework)
-
-    return max(
-        lowered.host_operations.values(),
-        key=lambda counts: sum(costs[name] * n for name, n in counts.items()),
-    )
 
 
 def with_kernels(steps: Sequence[Step], cluster: Path) -> list[Step]:

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from prestep.sim.errors import InputError, unknown
 from prestep.sim.units import format_bytes, parse_duration
-from prestep.workloads.capture import host, recording, summary
 from prestep.workloads.capture import lower as lowering
+from prestep.workloads.capture import recording, summary
 from prestep.workloads.frameworks import Framework
 from prestep.workloads.host_costs import host_costs
+from prestep.workloads.host_work import bandwidth
 from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Lowered, Site
 from prestep.workloads.models.model import ModelSpec
@@ -21,12 +22,12 @@ def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
     recorded = recording.read(Path(scenario.model.file or ""))
     return lowering.lower(
         recorded,
-        host_costs("captured"),
+        host_costs("pytorch-compiled"),
         site.host_factor,
         marks(site),
         site.workspace,
         site.operators,
-        host.bandwidth(recorded.threads, site.host_memory),
+        bandwidth(recorded.threads, site.host_memory),
     )
 
 

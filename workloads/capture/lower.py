@@ -13,17 +13,18 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import OpGraph
 from prestep.workloads.capture.compiled_calls import CompiledCalls, compiler_of
 from prestep.workloads.capture.groups import Groups, alike
-from prestep.workloads.capture.host import THREAD, VIEW, VIEW_BACKWARD, host_work
 from prestep.workloads.capture.memory import DeviceMemory, handles
 from prestep.workloads.capture.recording import Event, RankRecording, Recording
 from prestep.workloads.capture.summary import model_flops, reads_of
 from prestep.workloads.capture.tables import Tables
 from prestep.workloads.fusion.compile import Compiler
+from prestep.workloads.host_work import THREAD, host_work
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.operators.scratch import scratch
-from prestep.workloads.torch.recorder import Recorder, Shared
+from prestep.workloads.torch.recorder import PHASES, Recorder, Shared
 
-FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = range(4)
+FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = range(len(PHASES))
+
 #: The axis of transfers between two ranks: stages of a pipeline, or parts of a sequence.
 POINT_TO_POINT = "p2p"
 #: Operations that update weights, by the beginning of their names.
@@ -44,7 +45,7 @@ def lower(
     Parameters
     ----------
     costs
-        Seconds of host time by what the host does: capture/captured.toml.
+        Seconds of host time by what the host does: frameworks/pytorch-eager.toml.
     host_factor
         Time of this host over that of the one on which the costs were fitted.
     marks
@@ -143,12 +144,10 @@ class _RankProgram:
         self.recorder.cpu("python_call", event.calls)
 
     def play_operate(self, values: Mapping[str, Any]) -> None:
-        number, backward = values["operation"], values["backward"]
+        number, recorder = values["operation"], self.recorder
         operation = self.recording.operations[number]
-        recorder = self.recorder
-        recorder.phase = _phase(operation.name, bool(backward))
-        for cost, count in self.work[number]:
-            recorder.cpu(VIEW_BACKWARD if backward and cost == VIEW else cost, count)
+        recorder.phase = _phase(operation.name, values["backward"])
+        recorder.spend(self.work[number])
         for kernel in self.tables.launched(operation, self.kernels[number]):
             recorder.launch(kernel, _stream(values["stream"]), operation.name)
         if size := scratch(operation):
@@ -189,8 +188,10 @@ class _RankProgram:
     def play_communicate(self, values: Mapping[str, Any]) -> None:
         recorder = self.recorder
         recorder.phase = COMMUNICATION
-        recorder.cpu("collective")
         group, kind = values["group"], values["kind"]
+        recorder.cpu("p2p_op" if kind in ("send", "recv") else "collective")
+        if kind in ("send", "recv") and self.batch is None:
+            recorder.cpu("p2p_batch")  # it is alone in one
         self.asked_on = _stream(values["stream"])
         members = self.recording.groups[group]
         if len(members) == 1:
@@ -221,6 +222,7 @@ class _RankProgram:
 
     def play_batch_end(self, _: Mapping[str, Any]) -> None:
         batch, self.batch = self.batch, None
+        self.recorder.cpu("p2p_batch")
         if batch:
             self._issue(batch, "nccl batch", "send and receive")
 
@@ -320,6 +322,10 @@ class _RankProgram:
         again = "_again" if values["backward"] else ""
         self.recorder.cpu(f"saved_tensor{again}", values["number"])
 
+    def play_ddp(self, values: Mapping[str, Any]) -> None:
+        """Forward passes of DistributedDataParallel: its C++ makes ready to see gradients."""
+        self.recorder.cpu("ddp_forward", values["number"])
+
     def play_host_computes(self, values: Mapping[str, Any]) -> None:
         self.recorder.cpu("host_byte", values["bytes"])
 
@@ -362,7 +368,8 @@ def _stream(number: int) -> str:
     return f"stream {number}" if number else "compute"
 
 
-def _phase(name: str, backward: bool) -> int:
-    if backward:
+def _phase(name: str, backward: int) -> int:
+    """What a checkpointed layer runs again (2) is forward."""
+    if backward == BACKWARD:
         return BACKWARD
     return OPTIMIZER if name.startswith(UPDATES) else FORWARD

@@ -48,6 +48,7 @@ class DeviceMemory:
         for handle, stream in enumerate(workspaces, 1):
             memory.take(workspace, "workspace", -handle, stream)
         memory.reset_peak()
+        memory.rebuilt = _buckets(rank)
 
     def take(self, number: int, size: float, stream: int) -> None:
         """A storage that the step allocates."""
@@ -62,6 +63,16 @@ class DeviceMemory:
         found = FOUND if self.rank.owners else "parameters"
         nobody = found if number in self.rank.alive else STEP
         return self.rank.owners.get(number, nobody)
+
+
+def _buckets(rank: RankRecording) -> list[int]:
+    """Storages of DDP's buckets, which its second step made anew: gradients that are reduced as they are."""
+    if not any(event.kind == "ddp" for event in rank.events):
+        return []
+    asked = (e.values for e in rank.events if e.kind == "communicate")
+    reduced = {each["bytes"] for each in asked if each["kind"] == "all_reduce"}
+    kept = ((n, size) for n, size in rank.alive.items() if size in reduced)
+    return [number for number, _ in kept if rank.owners.get(number) == "gradients"]
 
 
 def handles(

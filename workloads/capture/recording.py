@@ -50,6 +50,7 @@ EVENTS = {
     "host_computes": ("operation", "bytes"),
     "checkpoint": ("number", "backward"),
     "saved": ("number", "backward"),
+    "ddp": ("number", "backward"),
     "barrier": (),
     "replay": (),
     "replay_end": (),

@@ -270,6 +270,7 @@ class ModuleUnit(ShardedUnit):
             self.t.cpu("fsdp_reduce_param", len(self.trained))
             t.wait(flow.reduced)
             flow.sending = None
+        t.cpu("fsdp_reduce")
         buffer = self._pack()
         earlier = self.grad is not None  # of zero_grad, or of the microbatch before
         if not earlier:

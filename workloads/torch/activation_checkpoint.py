@@ -9,6 +9,7 @@ from functools import partial
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.torch.again import Again, Kept
 from prestep.workloads.torch.functional import AGAIN
+from prestep.workloads.torch.recorder import FORWARD
 from prestep.workloads.torch.tape import Tape, Tensor
 
 
@@ -71,9 +72,9 @@ class _Region:
         # A leaf without memory: the input goes with the last operator that needs it.
         leaf = Tensor(None, self.kept.shape, self.kept.itemsize)
         leaf.requires_grad, leaf.name = True, "detached"
-        t.phase = 0
+        outer, t.phase = t.phase, FORWARD
         y = self._again(t.apply(self.kept.moved(), [leaf], _passed_on))
-        t.phase = 1
+        t.phase = outer
         if t.deferred is None:
             # Autograd runs the region's own nodes, so nobody holds its gradient until they end.
             t.backward(y, g.moved())

@@ -91,7 +91,7 @@ class LowRank:
 def _autocast(t: Tape, p: Tensor) -> Tensor:
     """A matrix of 32 bits as autocast's products take it; operators do that beside the product."""
     wide = Tensor(p.storage, p.shape, FP32)
-    y = aten.over(t, "_to_copy.default", wide, back=False, itemsize=t.itemsize)
+    y = aten.over(t, "_to_copy.default", wide, itemsize=t.itemsize)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         return [aten.over(t, "_to_copy.default", g, itemsize=FP32)]
@@ -108,7 +108,7 @@ def dropped(t: Tape, x: Tensor) -> Tensor:
     """Dropout in one kernel, which writes a mask beside its output; backward reads it."""
     mask, y = t.empty(x.shape, MASK), t.empty(x.shape, x.itemsize)
     name, kept = "native_dropout.default", 0.5
-    aten.call(t, elementwise, name, (x, kept, True), y, aten.FORWARD, mask)
+    aten.call(t, elementwise, name, (x, kept, True), y, mask)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         name = "native_dropout_backward.default"

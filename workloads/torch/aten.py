@@ -24,8 +24,7 @@ from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 if TYPE_CHECKING:
     from prestep.workloads.operators.rules import Rule
 
-#: Host costs of an operator that the program calls, and of one that autograd calls.
-FORWARD, BACKWARD = "elementwise", "elementwise_backward"
+#: Host costs of a view that the program makes, and of one that autograd makes.
 VIEW, VIEW_BACKWARD = "view", "view_backward"
 
 #: Python's end of a slice that has none.
@@ -40,7 +39,6 @@ def call(
     name: str,
     arguments: Sequence[object],
     y: Tensor,
-    host: str,
     *further: Tensor,
     **options: Argument,
 ) -> Tensor:
@@ -48,7 +46,7 @@ def call(
     own, named = tuple(map(_argument, arguments)), tuple(options.items())
     results = tuple(each.operand for each in (y, *further))
     operation = Operation(f"aten.{name}", own, named, results)
-    t.operate(operation, rule, host, arguments, (y, *further))
+    t.operate(operation, rule, arguments, (y, *further))
     return y
 
 
@@ -119,24 +117,22 @@ def reshape(t: Tape, x: Tensor, *shape: int) -> Tensor:
     """``x.reshape(shape)``: a view where strides allow it, else of a copy."""
     before = x.shape
 
-    def shaped(
-        x: Tensor, shape: tuple[int, ...], copying: str, viewing: str = ""
-    ) -> Tensor:
+    def shaped(x: Tensor, shape: tuple[int, ...], viewing: str = "") -> Tensor:
         strides = view_strides(x.shape, strides_of(x), shape)
         if strides is None:
             y = t.empty(x.shape, x.itemsize)
             rule, order = COPIES["clone"], "torch.contiguous_format"
-            x = call(t, rule, "clone.default", (x,), y, copying, memory_format=order)
+            x = call(t, rule, "clone.default", (x,), y, memory_format=order)
         elif viewing:
             t.cpu(viewing)
         return view(x, shape, strides or contiguous(shape))
 
     def backward(g: Tensor) -> Grads:
         # One node of autograd, whether it copies or not.
-        return [shaped(g, before, BACKWARD, VIEW_BACKWARD)]
+        return [shaped(g, before, VIEW_BACKWARD)]
 
     t.cpu(VIEW)
-    return _node(t, shaped(x, shape, FORWARD), [x], backward)
+    return _node(t, shaped(x, shape), [x], backward)
 
 
 def part(t: Tape, x: Tensor, begin: int, end: int = LAST) -> Tensor:
@@ -147,7 +143,7 @@ def part(t: Tape, x: Tensor, begin: int, end: int = LAST) -> Tensor:
     def backward(g: Tensor) -> Grads:
         arguments, y = (g, shape, last, begin, end, 1), t.empty(shape, itemsize)
         rule = filled_then_copied
-        return [call(t, rule, "slice_backward.default", arguments, y, BACKWARD)]
+        return [call(t, rule, "slice_backward.default", arguments, y)]
 
     t.cpu(VIEW)
     y = view(x, (*shape[:-1], width), strides_of(x))
@@ -160,11 +156,10 @@ def over(
     t: Tape,
     name: str,
     *reads: Tensor | float,
-    back: bool = True,
     itemsize: int = 0,
     **options: str,
 ) -> Tensor:
-    """An operator over the elements of tensors, without history: as autograd calls it, or the program (not ``back``).
+    """An operator over the elements of tensors, without history.
 
     ``itemsize``: bytes of an element of the result; 0: as of the first operand.
     """
@@ -176,7 +171,7 @@ def over(
     rule = COPIES.get(name.partition(".")[0], elementwise)
     if itemsize:
         options = {"dtype": DTYPES[itemsize], **options}
-    return call(t, rule, name, reads, y, BACKWARD if back else FORWARD, **options)
+    return call(t, rule, name, reads, y, **options)
 
 
 def _result_strides(shape: tuple[int, ...], reads: list[Tensor]) -> tuple[int, ...]:
@@ -249,7 +244,7 @@ def add(t: Tape, a: Tensor, b: Tensor, name: str = "add.Tensor") -> Tensor:
             t.cpu(VIEW_BACKWARD)
         return [sum_to(t, g, shapes[0]), sum_to(t, other, shapes[1])]
 
-    return _node(t, over(t, name, a, b, back=False), [a, b], backward)
+    return _node(t, over(t, name, a, b), [a, b], backward)
 
 
 sub = partial(add, name="sub.Tensor")
@@ -268,25 +263,25 @@ def mul(t: Tape, a: Tensor, b: Tensor) -> Tensor:
         whole = (of_a, left.shape), (of_b, right.shape)
         return [None if x is None else sum_to(t, x, shape) for x, shape in whole]
 
-    return _node(t, over(t, "mul.Tensor", a, b, back=False), [a, b], backward)
+    return _node(t, over(t, "mul.Tensor", a, b), [a, b], backward)
 
 
 def add_number(t: Tape, x: Tensor, number: float) -> Tensor:
     """``x + number``: saves nothing."""
-    y = over(t, "add.Tensor", x, number, back=False)
+    y = over(t, "add.Tensor", x, number)
     return _node(t, y, [x], lambda g: [g])
 
 
 def mul_number(t: Tape, x: Tensor, number: float) -> Tensor:
     """``x * number``: saves nothing."""
     times = partial(over, t, "mul.Tensor")
-    y = times(x, number, back=False)
+    y = times(x, number)
     return _node(t, y, [x], lambda g: [times(g, number)])
 
 
 def neg(t: Tape, x: Tensor) -> Tensor:
     """``-x``: saves nothing."""
-    y = over(t, "neg.default", x, back=False)
+    y = over(t, "neg.default", x)
     return _node(t, y, [x], lambda g: [over(t, "neg.default", g)])
 
 
@@ -300,12 +295,12 @@ def square(t: Tape, x: Tensor) -> Tensor:
         return [over(t, "mul.Tensor", g, twice)]
 
     t.saves(x.requires_grad)
-    return _node(t, over(t, "pow.Tensor_Scalar", x, 2, back=False), [x], backward)
+    return _node(t, over(t, "pow.Tensor_Scalar", x, 2), [x], backward)
 
 
 def rsqrt(t: Tape, x: Tensor) -> Tensor:
     """``x.rsqrt()``: saves its result."""
-    y = over(t, "rsqrt.default", x, back=False)
+    y = over(t, "rsqrt.default", x)
     t.saves(x.requires_grad)
     root = view(y, y.shape, strides_of(y))
 
@@ -332,7 +327,7 @@ def activation(t: Tape, kind: str, x: Tensor) -> Tensor:
         return square(t, activation(t, "relu", x))
     name, of_result = ACTIVATIONS[kind]
     t.saves(x.requires_grad)
-    y = over(t, f"{kind}.default", x, back=False)
+    y = over(t, f"{kind}.default", x)
     saved = view(y, y.shape, strides_of(y)) if of_result else x
     more = (0,) if kind == "relu" else ()
     return _node(t, y, [x], lambda g: [over(t, name, g, saved, *more)])
@@ -345,7 +340,7 @@ def to(t: Tape, x: Tensor, itemsize: int) -> Tensor:
     def backward(g: Tensor) -> Grads:
         return [over(t, name, g, itemsize=before, layout="torch.strided")]
 
-    return _node(t, over(t, name, x, itemsize=itemsize, back=False), [x], backward)
+    return _node(t, over(t, name, x, itemsize=itemsize), [x], backward)
 
 
 def cat(t: Tape, parts: Sequence[Tensor]) -> Tensor:
@@ -358,25 +353,23 @@ def cat(t: Tape, parts: Sequence[Tensor]) -> Tensor:
         return list[Tensor | None](beside(g, widths))
 
     shape = (*first.shape[:-1], sum(widths))
-    return _node(t, joined(t, parts, shape, -1, FORWARD), list(parts), backward)
+    return _node(t, joined(t, parts, shape, -1), list(parts), backward)
 
 
-def joined(
-    t: Tape, parts: Sequence[Tensor], shape: tuple[int, ...], at: int, host: str
-) -> Tensor:
+def joined(t: Tape, parts: Sequence[Tensor], shape: tuple[int, ...], at: int) -> Tensor:
     """Parts behind each other along the last dimension, which the caller numbers ``at``; without history."""
     y = t.empty(shape, parts[0].itemsize)
-    return call(t, COPIES["cat"], "cat.default", (list(parts), at), y, host)
+    return call(t, COPIES["cat"], "cat.default", (list(parts), at), y)
 
 
 # -- rows -------------------------------------------------------------------------------------------
-def sum_to(t: Tape, g: Tensor, shape: tuple[int, ...], host: str = BACKWARD) -> Tensor:
+def sum_to(t: Tape, g: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A gradient added up over the dimensions along which an operand was repeated."""
     own = (1,) * (len(g.shape) - len(shape)) + shape
     repeated = tuple(at for at, size in enumerate(own) if size != g.shape[at])
     if repeated:
         y, arguments = t.empty(own, g.itemsize), (g, repeated, True)
-        g = call(t, reduction, "sum.dim_IntList", arguments, y, host)
+        g = call(t, reduction, "sum.dim_IntList", arguments, y)
     return g if g.shape == shape else view(g, shape, contiguous(shape))
 
 
@@ -384,7 +377,7 @@ def mean(t: Tape, x: Tensor) -> Tensor:
     """``x.mean(-1, keepdim=True)``: saves nothing; its gradient is repeated and divided."""
     shape = x.shape
     y = t.empty((*shape[:-1], 1), x.itemsize)
-    call(t, reduction, "mean.dim", (x, (-1,), True), y, FORWARD)
+    call(t, reduction, "mean.dim", (x, (-1,), True), y)
 
     def backward(g: Tensor) -> Grads:
         t.cpu(VIEW_BACKWARD)
@@ -399,10 +392,11 @@ def cross_entropy(t: Tape, x: Tensor) -> Tensor:
     shape, itemsize = (x.elements // x.shape[-1], x.shape[-1]), x.itemsize
     rows, labels = view(x, shape, contiguous(shape)), Tensor(None, shape[:1], 8)
     name, arguments = "_log_softmax.default", (rows, 1, False)
-    logp = call(t, softmax, name, arguments, t.empty(shape, itemsize), "loss")
+    t.cpu("loss")
+    logp = call(t, softmax, name, arguments, t.empty(shape, itemsize))
     loss, weights = t.empty((), itemsize), t.empty((), itemsize)
     of_labels = logp, labels, None, 1, -100
-    call(t, picked, "nll_loss_forward.default", of_labels, loss, "", weights)
+    call(t, picked, "nll_loss_forward.default", of_labels, loss, weights)
     saved = (_shape_of(loss), *of_labels, weights)
     return _node(t, loss, [x], lambda _: [_of_scores(t, logp, saved)])
 
@@ -410,17 +404,17 @@ def cross_entropy(t: Tape, x: Tensor) -> Tensor:
 def _of_scores(t: Tape, logp: Tensor, saved: tuple[object, ...]) -> Tensor:
     """The gradient of a loss's scores: spread over zeros, then through the softmax."""
     y, name = t.empty(logp.shape, logp.itemsize), "nll_loss_backward.default"
-    scores = call(t, spread, name, saved, y, "loss_backward")
+    scores = call(t, spread, name, saved, y)
     name, last = "_log_softmax_backward_data.default", DTYPES[logp.itemsize]
     y = t.empty(logp.shape, logp.itemsize)
-    return call(t, softmax_backward, name, (scores, logp, 1, last), y, "")
+    return call(t, softmax_backward, name, (scores, logp, 1, last), y)
 
 
 def ones_like(t: Tape, loss: Tensor) -> Tensor:
     """The gradient of a loss by itself, which backward begins with."""
     y, name = Tensor(None, loss.shape, loss.itemsize), "ones_like.default"
     order = {"memory_format": "torch.preserve_format"}
-    return call(t, COPIES["ones_like"], name, (loss,), y, "", **order)
+    return call(t, COPIES["ones_like"], name, (loss,), y, **order)
 
 
 def embedding(t: Tape, ids: tuple[int, int], table: Tensor) -> Tensor:
@@ -428,12 +422,12 @@ def embedding(t: Tape, ids: tuple[int, int], table: Tensor) -> Tensor:
     rows, itemsize = table.shape, table.itemsize
     words, name = Tensor(None, ids, 8), "embedding.default"
     y = t.empty((*ids, rows[1]), itemsize)
-    call(t, embedded, name, (table, words), y, "embedding")
+    call(t, embedded, name, (table, words), y)
 
     def backward(g: Tensor) -> Grads:
-        name, host = "embedding_dense_backward.default", "embedding_backward"
+        name = "embedding_dense_backward.default"
         arguments = g, words, rows[0], -1, False
         y = t.empty(rows, itemsize)
-        return [call(t, embedding_gradient, name, arguments, y, host)]
+        return [call(t, embedding_gradient, name, arguments, y)]
 
     return _node(t, y, [table], backward)

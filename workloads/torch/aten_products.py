@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from prestep.sim.graph.kernel import COUNTED_ABOVE, product
+from prestep.sim.graph.kernel import product
 from prestep.workloads.operation import Argument, Operand
 from prestep.workloads.operators.products import added, grouped, two
 from prestep.workloads.operators.tensors import view_strides
@@ -30,7 +30,7 @@ def turned(x: Tensor) -> Tensor:
 def multiply(
     t: Tape, left: Tensor, right: Tensor, bias: Tensor | None = None
 ) -> Tensor:
-    """``left @ right (+ bias)`` of matrices, without history; the host's time is in another operator's."""
+    """``left @ right (+ bias)`` of matrices, without history."""
     y = t.empty((left.shape[0], right.shape[1]), left.itemsize)
     return _multiply(t, left, right, bias, y)
 
@@ -73,7 +73,7 @@ def multiply_batch(t: Tape, batch: int, m: int, n: int, k: int, layout: str) -> 
     """As many products as a batch has, whose memory is accounted for by the caller."""
     sizes = ((batch, m, k), layout[0]), ((batch, k, n), layout[1])
     y = Tensor(None, (batch, m, n), t.itemsize)
-    call(t, two, "bmm.default", [_operand(t, *each) for each in sizes], y, "")
+    call(t, two, "bmm.default", [_operand(t, *each) for each in sizes], y)
 
 
 def multiply_groups(
@@ -81,7 +81,7 @@ def multiply_groups(
 ) -> Tensor:
     """The product of each expert's rows, which lie behind each other, with its own matrix; without history."""
     ends = Operand("int32", (experts,))
-    return call(t, grouped, "_grouped_mm.default", (left, right, ends), y, "")
+    return call(t, grouped, "_grouped_mm.default", (left, right, ends), y)
 
 
 def multiply_group_sizes(
@@ -108,10 +108,8 @@ def _operand(t: Tape, shape: tuple[int, ...], by: str) -> Tensor:
 def _multiply(
     t: Tape, left: Tensor, right: Tensor, bias: Tensor | None, y: Tensor
 ) -> Tensor:
-    if not t.plain and y.elements > COUNTED_ABOVE:
-        t.cpu(t.launching)  # of the kernel that resets cuBLAS's counter of tiles
     # Captures say of products of 32 bits whether the program allowed them to be rounded.
     tf32: dict[str, Argument] = {"allow_tf32": True} if t.plain == "tf32" else {}
     if bias is None:
-        return call(t, two, "mm.default", (left, right), y, "", **tf32)
-    return call(t, added, "addmm.default", (bias, left, right), y, "", **tf32)
+        return call(t, two, "mm.default", (left, right), y, **tf32)
+    return call(t, added, "addmm.default", (bias, left, right), y, **tf32)

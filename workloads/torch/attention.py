@@ -95,8 +95,8 @@ def _attention(
     """Scaled-dot-product attention, by cuDNN if nothing is said: saves q, k, v, output and a float per row."""
     if heads_last(t):
         return triton_attention(t, q, k, v)
-    t.cpu("attention")
     t.saves(FUSED)
+    t.cpu("view")  # the output that is saved is detached
     if t.plain:  # memory-efficient attention knows no groups
         k, v = (for_every_head(t, x, q.shape[1]) for x in (k, v))
     work = _Attention.of(t, q, k, v, window, causal)
@@ -104,9 +104,11 @@ def _attention(
         work.launch(t, work.forward)
         return _attended(t, q, k, v, work.out.strides, work.gradients)
     ring, shapes = t.ring, torch_context.Shapes.of(q, k, v)
-    ring.forward(t, shapes, t.shared.kernels_of(work.forward, fused))
+    t.cpu("attention")
+    ring.forward(t, shapes, t.shared.launched(work.forward, fused)[0])
 
     def around(g: Tensor, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
+        t.cpu("attention_backward")
         block = partial(work.gradients, g)
         grads = ring.backward(t, shapes, (q, k, v), block)
         return [work.like(x, grad) for x, grad in zip((q, k, v), grads, strict=True)]
@@ -144,9 +146,7 @@ class _Attention:
 
     def launch(self, t: Tape, operation: Operation) -> None:
         """Calls the operator, or that of its gradients."""
-        if self.call.backend == "cudnn":
-            t.cpu(t.launching)  # of the kernel that resets cuDNN's counter
-        t.operate(operation, fused, "")
+        t.operate(operation, fused)
 
     def like(self, x: Tensor, grad: Tensor) -> Tensor:
         """A gradient of queries, keys or values, laid out as the kernel writes it."""
@@ -218,7 +218,6 @@ def _attended(
     saved.node = None
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("attention_backward")
         _ = (saved, lse)
         return [*gradients(g, t, q, k, v)]
 
@@ -227,7 +226,7 @@ def _attended(
 
 def triton_attention(t: Tape, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """The same by FlashAttention in Triton (2022): heads stay behind tokens, so nothing is transposed."""
-    t.cpu("attention")
+    t.cpu("triton_function")
     t.saves(5)
     t.launch(attention_kernels.kernel_of(t, q, k, v, "fwd"))
     shape = (*q.shape[:-1], v.shape[-1])
@@ -263,11 +262,11 @@ def split_joined(t: Tape, joined: Tensor, widths: list[int]) -> list[Tensor]:
     shape = joined.shape
 
     def join(parts: list[Tensor]) -> Tensor:
-        whole = aten.joined(t, parts, shape, len(shape) - 1, aten.BACKWARD)
+        whole = aten.joined(t, parts, shape, len(shape) - 1)
         parts.clear()
         return whole
 
-    t.cpu("view", len(widths))
+    t.cpu("view")
     return taken_apart(t, joined, aten.beside(joined, widths), join)
 
 

@@ -25,6 +25,7 @@ def gradients(g: Tensor, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Tenso
     and copied after.
     """
     sums = t.empty(q.shape, 4)
+    t.cpu("triton_function_backward")
     t.launch(Kernel("fused", (q.elements,), bytes=2 * q.size))
     t.launch(Kernel("fused", (q.elements,), bytes=4.0 * q.elements))
     t.launch(kernel_of(t, q, k, v, "bwd"))

@@ -37,18 +37,18 @@ def conv2d(t: Tape, x: Tensor, w: Tensor, stride: int) -> Tensor:
     """
     (n, _, height, width), (k, _, r, _) = x.shape, w.shape
     steps = (stride, stride), (r // 2, r // 2), (1, 1), False, (0, 0), 1
+    t.cpu("conv")
     t.saves()
     y = picture(t, n, k, -(-height // stride), -(-width // stride))
     rule, name = convolution.forward, "convolution.default"
-    aten.call(t, rule, name, (x, w, None, *steps), y, "conv")
+    aten.call(t, rule, name, (x, w, None, *steps), y)
     mask = x.requires_grad, True, False
 
     def backward(g: Tensor) -> Grads:
         made = [picture(t, *each.shape) for each in (x, w)[not mask[0] :]]
         name, arguments = "convolution_backward.default", (g, x, w, (0,), *steps, mask)
         rule, (first, *further) = convolution.backward, made
-        t.cpu(t.launching, len(further))  # a kernel for each gradient
-        aten.call(t, rule, name, arguments, first, "conv_backward", *further)
+        aten.call(t, rule, name, arguments, first, *further)
         return [None, *made] if len(made) == 1 else [*made]
 
     return t.apply(y, [x, w], backward)
@@ -68,21 +68,18 @@ def batch_norm(
 ) -> Tensor:
     """Batch norm in training: saves its input and the batch's mean and deviation; counts the batch."""
     batches, running = statistics.batches, (statistics.mean, statistics.variance)
-    name, host = "add_.Tensor", "elementwise_nograd"
-    aten.call(t, elementwise, name, (batches, 1), batches, host)
+    aten.call(t, elementwise, "add_.Tensor", (batches, 1), batches)
+    t.cpu("batch_norm")
     t.saves()
     y, saved = picture(t, *x.shape), [t.empty(weight.shape, 4) for _ in range(2)]
     name, arguments = "native_batch_norm", (x, weight, bias, *running, True, 0.1, 1e-5)
-    rule, host = norms.channels, "batch_norm"
-    t.cpu(t.launching)  # its semaphores are zeroed first
-    aten.call(t, rule, f"{name}.default", arguments, y, host, *saved)
+    rule = norms.channels
+    aten.call(t, rule, f"{name}.default", arguments, y, *saved)
 
     def backward(g: Tensor) -> Grads:
         gx, *gw = picture(t, *x.shape), *(t.empty(weight.shape) for _ in range(2))
         of = (g, x, weight, *running, *saved, True, 1e-5, (True, True, True))
-        host = "batch_norm_backward"
-        t.cpu(t.launching)
-        aten.call(t, rule, f"{name}_backward.default", of, gx, host, *gw)
+        aten.call(t, rule, f"{name}_backward.default", of, gx, *gw)
         return [gx, *gw]
 
     return t.apply(y, [x, weight, bias], backward)
@@ -91,15 +88,14 @@ def batch_norm(
 def relu_(t: Tape, x: Tensor) -> Tensor:
     """ReLU in place: the result, which is what is saved, lies in the memory of the input."""
     y = aten.view(x, x.shape, x.strides)
-    aten.call(t, elementwise, "relu_.default", (x,), y, "elementwise")
+    aten.call(t, elementwise, "relu_.default", (x,), y)
     t.saves()
     saved = aten.view(x, x.shape, x.strides)
 
     def backward(g: Tensor) -> Grads:
         # PyTorch looks at the result's order first, then at the gradient's.
         gx, name = picture(t, *saved.shape), "threshold_backward.default"
-        host = "elementwise_backward"
-        return [aten.call(t, elementwise, name, (g, saved, 0), gx, host)]
+        return [aten.call(t, elementwise, name, (g, saved, 0), gx)]
 
     return t.apply(y, [x], backward)
 
@@ -107,7 +103,7 @@ def relu_(t: Tape, x: Tensor) -> Tensor:
 def add_(t: Tape, x: Tensor, other: Tensor) -> Tensor:
     """``x += other``: in the memory of ``x``; both get the gradient as it is."""
     y = aten.view(x, x.shape, x.strides)
-    aten.call(t, elementwise, "add_.Tensor", (x, other), y, "elementwise")
+    aten.call(t, elementwise, "add_.Tensor", (x, other), y)
 
     def backward(g: Tensor) -> Grads:
         t.cpu("view_backward")
@@ -124,12 +120,11 @@ def max_pool2d(t: Tape, x: Tensor) -> Tensor:
     where = picture(t, *y.shape, itemsize=INDEX)
     name, steps = "max_pool2d_with_indices", ((3, 3), (2, 2), (1, 1))
     rule = indexing.image
-    aten.call(t, rule, f"{name}.default", (x, *steps), y, "pool", where)
+    aten.call(t, rule, f"{name}.default", (x, *steps), y, where)
 
     def backward(g: Tensor) -> Grads:
         gx, of = picture(t, *x.shape), (g, x, *steps, (1, 1), False, where)
-        t.cpu(t.launching)  # zeros, among which gradients are added
-        return [aten.call(t, rule, f"{name}_backward.default", of, gx, "pool_backward")]
+        return [aten.call(t, rule, f"{name}_backward.default", of, gx)]
 
     return t.apply(y, [x], backward)
 
@@ -139,7 +134,7 @@ def mean_pool(t: Tape, x: Tensor) -> Tensor:
     shape, itemsize, pixels = x.shape, x.itemsize, x.shape[2] * x.shape[3]
     t.cpu("view")
     y = t.empty((*shape[:2], 1, 1), itemsize)
-    aten.call(t, reduction, "mean.dim", (x, (-1, -2), True), y, "pool")
+    aten.call(t, reduction, "mean.dim", (x, (-1, -2), True), y)
 
     def backward(g: Tensor) -> Grads:
         t.cpu("view_backward")
@@ -153,7 +148,7 @@ def mean_pool(t: Tape, x: Tensor) -> Tensor:
 
 def _laid_out(t: Tape, g: Tensor) -> Tensor:
     """The gradient of a view by as_strided: zeros, into which it is copied."""
-    zeros, host = t.empty((g.elements,), g.itemsize), "elementwise_backward"
-    aten.call(t, fill, "new_zeros.default", (g, zeros.shape), zeros, "pool_backward")
+    zeros = t.empty((g.elements,), g.itemsize)
+    aten.call(t, fill, "new_zeros.default", (g, zeros.shape), zeros)
     whole = aten.view(zeros, g.shape, g.strides)
-    return aten.call(t, copy_into, "copy_.default", (whole, g), whole, host)
+    return aten.call(t, copy_into, "copy_.default", (whole, g), whole)

@@ -15,6 +15,7 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operators import norms
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import aten_products as products
+from prestep.workloads.torch.recorder import BACKWARD
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
@@ -24,7 +25,7 @@ with lazily():
 Step = Callable[[Tape, Tensor], Tensor]
 
 WIDE = 4  # bytes of an element in fp32
-AGAIN = "saved_tensor_again"  # what hooks of a region cost that runs again
+AGAIN = "saved_tensor_recomputed"  # what hooks of a region cost that runs again
 #: Operators of norms, how many statistics of a row they keep in fp32 (and weights they have), and their epsilon.
 NORMS = {"rms": ("_fused_rms_norm", 1, None), "layer": ("native_layer_norm", 2, 1e-5)}
 
@@ -63,6 +64,7 @@ def product(
         return quantized.product(t, x, w, bias, dtype)
     out_features, k = w.shape
     t.cpu("linear")
+    t.cpu("view", 2 * (len(x.shape) > 2))  # to rows and back
     t.saves(x.requires_grad + w.requires_grad)
     if dtype:
         quantize(t, dtype, x.elements, w.elements)
@@ -106,6 +108,7 @@ class _Linear:
         """
         t = self.t
         t.cpu("linear_backward")
+        t.cpu("view_backward", 2 * (len(g.shape) > 2))
         quantize(t, self.dtype, g.elements)
         weight_grad = partial(self._weight_grad, g)
         if self.bias is None:
@@ -145,7 +148,7 @@ class _Linear:
         return grad.view(*self.x.shape)
 
     def _bias_grad(self, g: Tensor, bias: Tensor) -> Tensor:
-        grad = aten.sum_to(self.t, products.rows(self.t, g), bias.shape, "")
+        grad = aten.sum_to(self.t, products.rows(self.t, g), bias.shape)
         scratch = row_sums.row_sum_scratch(g.elements // bias.elements, bias.elements)
         self.t.scratch(scratch)
         return grad
@@ -206,32 +209,28 @@ def launched(
     return t.apply(y, inputs, backward)
 
 
+def elementwise(t: Tape, kind: str, elements: int, moved: float) -> None:
+    """The same for an operator that no rule knows, which the host calls."""
+    t.cpu("elementwise_backward" if t.phase == BACKWARD else "elementwise")
+    launch_elementwise(t, kind, elements, moved)
+
+
 def clamp(t: Tape, x: Tensor) -> Tensor:
     """Elementwise bounds: saves its input, which says where the gradient passes."""
-    over = partial(launch_elementwise, t, "fused", x.elements)
-
-    def back() -> None:
-        t.cpu("elementwise_backward")
-        over(3 * x.size)
-
-    t.cpu("elementwise")
+    over = partial(elementwise, t, "fused", x.elements)
     t.saves(x.requires_grad)
-    return launched(t, [x], x.shape, partial(over, 2 * x.size), back, [x])
+    ahead, back = (partial(over, tensors * x.size) for tensors in (2, 3))
+    return launched(t, [x], x.shape, ahead, back, [x])
 
 
 def gated(t: Tape, kind: str, x: Tensor, factor: Tensor) -> Tensor:
     """An activation times a factor in one kernel, as Inductor makes it: saves both."""
     kind = kind.removesuffix("2")  # the square of a ReLU is one kernel like it
     forward, size = f"fused_{kind}_mul", x.size
-    over = partial(launch_elementwise, t, elements=x.elements)
-
-    def back() -> None:
-        t.cpu("elementwise_backward")
-        over(f"{forward}_bwd", moved=5 * size)
-
-    t.cpu("elementwise")
+    over = partial(elementwise, t, elements=x.elements)
     t.saves(2)
     ahead = partial(over, forward, moved=3 * size)
+    back = partial(over, f"{forward}_bwd", moved=5 * size)
     return launched(t, [x, factor], x.shape, ahead, back, [x, factor])
 
 
@@ -243,12 +242,13 @@ def norm(
         return written_out.rms_norm(t, x, weights[0])
     name, count, usual = NORMS[kind]
     t.cpu("norm")
+    t.cpu("view", kind == "rms")  # its statistics are detached as they are saved
     t.saves(1 + count + len(weights))
     y = t.empty(x.shape, x.itemsize)
     statistics = [t.empty((*x.shape[:-1], 1), WIDE) for _ in range(count)]
     padded = (*weights, *(None,) * (count - len(weights)))
     arguments = x, x.shape[-1:], *padded, least or usual
-    aten.call(t, norms.forward, f"{name}.default", arguments, y, "", *statistics)
+    aten.call(t, norms.forward, f"{name}.default", arguments, y, *statistics)
     layer = _Norm(t, name, x, padded, statistics, x.requires_grad)
     return t.apply(y, [x, *weights], layer.backward)
 
@@ -267,7 +267,6 @@ class _Norm:
     def backward(self, g: Tensor) -> list[Tensor | None]:
         """Gradients of the input and the weights, which zero-bubble schedules put off."""
         t = self.t
-        t.cpu("norm_backward")
         trained = [w is not None and w.requires_grad for w in self.weights]
         if t.deferred is None or not any(trained):
             return self._gradients(g, [self.needs_x, *trained])
@@ -283,7 +282,7 @@ class _Norm:
         grads = [t.empty(w.shape, w.itemsize) if take else None for w, take in pairs]
         arguments = (g, x, x.shape[-1:], *self.statistics, *weights, mask)
         name, results = f"{self.name}_backward.default", filter(None, grads)
-        aten.call(t, norms.backward, name, arguments, next(results), "", *results)
+        aten.call(t, norms.backward, name, arguments, next(results), *results)
         if len(mask) > 2 and any(mask[1:]) and t.choices and not t.choices.since(2, 7):
             # The weights' gradient by a kernel of few thread blocks: as long again (fitted: lab/notes/published.md).
             launch_elementwise(t, "fused", x.elements, 3 * x.size)
@@ -299,4 +298,5 @@ class _Norm:
 
 def embedding(t: Tape, ids: tuple[int, int], w: Tensor) -> Tensor:
     """Row lookup, a module."""
+    t.cpu("embedding")
     return t.call_by_name([w], lambda: aten.embedding(t, ids, w))

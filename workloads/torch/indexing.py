@@ -11,8 +11,6 @@ from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 INDEX = 8  # bytes of an int64
 #: Tensors as large as the indices that a sort of them, and a sum by them, makes beside its results.
 SORTS, SUMS = 2, 6
-#: Operators that index_put calls of its own to find where rows belong, before it sorts.
-PLACES = 4
 
 
 def integer(t: Tape, name: str, *reads: Tensor | int) -> Tensor:
@@ -21,27 +19,26 @@ def integer(t: Tape, name: str, *reads: Tensor | int) -> Tensor:
     shape = first.shape if isinstance(first, Tensor) else (first,)
     rule = copies.RULES.get(name.partition(".")[0], elementwise)
     y = t.empty(shape, INDEX)
-    return aten.call(t, rule, name, reads, y, "elementwise_nograd")
+    return aten.call(t, rule, name, reads, y)
 
 
 def counts(t: Tape, values: Tensor, count: int) -> Tensor:
     """``values.histc(count, 0, count)``: how many of each whole number there are."""
     y, name, arguments = t.empty((count,), INDEX), "histc.default", (values, count, 0)
-    host = "elementwise_nograd"
-    return aten.call(t, indexing.elements, name, (*arguments, count), y, host)
+    return aten.call(t, indexing.elements, name, (*arguments, count), y)
 
 
 def sums(t: Tape, x: Tensor) -> Tensor:
     """``x.sum(1)`` of whole numbers."""
-    y, name, host = t.empty(x.shape[:1], INDEX), "sum.dim_IntList", "elementwise_nograd"
-    return aten.call(t, reduction, name, (x, (1,)), y, host)
+    y, name = t.empty(x.shape[:1], INDEX), "sum.dim_IntList"
+    return aten.call(t, reduction, name, (x, (1,)), y)
 
 
 def argsort(t: Tape, keys: Tensor) -> Tensor:
     """``keys.argsort(stable=True)``, whose other result, the sorted keys, is dropped at once."""
     values, order = (t.empty(keys.shape, INDEX) for _ in range(2))
     name, further = "sort.stable", {"stable": True}
-    aten.call(t, indexing.order, name, (keys,), values, "sort", order, **further)
+    aten.call(t, indexing.order, name, (keys,), values, order, **further)
     t.scratch(SORTS * keys.size)
     return order
 
@@ -49,15 +46,14 @@ def argsort(t: Tape, keys: Tensor) -> Tensor:
 def softmax(t: Tape, x: Tensor) -> Tensor:
     """Softmax over the last axis: saves its output."""
     name, y = "_softmax", t.empty(x.shape, x.itemsize)
-    aten.call(t, losses.softmax, f"{name}.default", (x, -1, False), y, "softmax")
+    aten.call(t, losses.softmax, f"{name}.default", (x, -1, False), y)
     t.saves()
     saved, last = Tensor(y.storage, y.shape, y.itemsize), DTYPES[x.itemsize]
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu(t.launching)  # gradients times outputs, then their sums
         rule, made = losses.softmax_backward, t.empty(saved.shape, saved.itemsize)
-        of, host = (g, saved, -1, last), "softmax_backward"
-        return [aten.call(t, rule, f"{name}_backward_data.default", of, made, host)]
+        of = g, saved, -1, last
+        return [aten.call(t, rule, f"{name}_backward_data.default", of, made)]
 
     return t.apply(y, [x], backward)
 
@@ -69,16 +65,14 @@ def index(t: Tape, x: Tensor, order: Tensor, times: int = 1) -> Tensor:
     """
     t.saves()
     y = t.empty((order.elements, *x.shape[1:]), x.itemsize)
-    aten.call(t, indexing.pick, "index.Tensor", (x, [order]), y, "index")
+    aten.call(t, indexing.pick, "index.Tensor", (x, [order]), y)
     shape, itemsize = x.shape, x.itemsize
 
     def backward(g: Tensor) -> list[Tensor | None]:
         options = {"dtype": DTYPES[itemsize], "layout": "torch.strided"}
         grad = _new_zeros(t, g, shape, **options)
-        t.cpu("elementwise_nograd", PLACES)
-        t.cpu(t.launching, PLACES)
         name, arguments = "_index_put_impl_.default", (grad, [order], g, True, True)
-        aten.call(t, indexing.put, name, arguments, grad, "", largest_group=times)
+        aten.call(t, indexing.put, name, arguments, grad, largest_group=times)
         t.scratch(SUMS * order.size)
         return [grad]
 
@@ -88,7 +82,7 @@ def index(t: Tape, x: Tensor, order: Tensor, times: int = 1) -> Tensor:
 def _new_zeros(t: Tape, g: Tensor, shape: tuple[int, ...], **options: str) -> Tensor:
     """What the gradient of rows is put into."""
     y, name = t.empty(shape, g.itemsize), "new_zeros.default"
-    return aten.call(t, copies.fill, name, (g, shape), y, "index_backward", **options)
+    return aten.call(t, copies.fill, name, (g, shape), y, **options)
 
 
 def select(t: Tape, x: Tensor, at: int, dim: int = 0) -> Tensor:
@@ -101,19 +95,19 @@ def select(t: Tape, x: Tensor, at: int, dim: int = 0) -> Tensor:
 
     def backward(g: Tensor) -> list[Tensor | None]:
         name, y = "select_backward.default", t.empty(shape, itemsize)
-        of, host = (g, shape, dim, at), "select_backward"
-        return [aten.call(t, copies.filled_then_copied, name, of, y, host)]
+        of = g, shape, dim, at
+        return [aten.call(t, copies.filled_then_copied, name, of, y)]
 
     return t.apply(y, [x], backward)
 
 
-def stack(t: Tape, parts: list[Tensor], at: int = 0, host: str = "stack") -> Tensor:
+def stack(t: Tape, parts: list[Tensor], at: int = 0) -> Tensor:
     """``torch.stack(parts, at)``: one concatenation; backward hands out views of the first axis."""
     one = parts[0]
     shape, itemsize, count = one.shape, one.itemsize, len(parts)
     y = t.empty((*shape[:at], count, *shape[at:]), itemsize)
     arguments = (parts, at) if at else (parts,)
-    aten.call(t, copies.join, "stack.default", arguments, y, host)
+    aten.call(t, copies.join, "stack.default", arguments, y)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward", count)
@@ -126,13 +120,13 @@ def gather(t: Tape, x: Tensor, where: Tensor) -> Tensor:
     """``x.gather(1, where)``: saves both, ``x`` for its shape; backward adds what was picked to zeros."""
     t.saves(2)
     y = t.empty(where.shape, x.itemsize)
-    aten.call(t, indexing.pick, "gather.default", (x, 1, where), y, "index")
+    aten.call(t, indexing.pick, "gather.default", (x, 1, where), y)
     shape = x.shape
 
     def backward(g: Tensor) -> list[Tensor | None]:
         grad = _new_zeros(t, g, shape)
         name, arguments = "scatter_add_.default", (grad, 1, where, g)
-        return [aten.call(t, indexing.put, name, arguments, grad, "")]
+        return [aten.call(t, indexing.put, name, arguments, grad)]
 
     return t.apply(y, [x], backward)
 
@@ -141,11 +135,11 @@ def index_add(t: Tape, onto: Tensor, x: Tensor, order: Tensor) -> Tensor:
     """``onto.index_add(0, order, x)``: saves ``order`` and ``x`` (only for its shape)."""
     t.saves(2)
     y, arguments = t.empty(onto.shape, x.itemsize), (onto, 0, order, x)
-    aten.call(t, indexing.copied_then_put, "index_add.default", arguments, y, "index")
+    aten.call(t, indexing.copied_then_put, "index_add.default", arguments, y)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         grad, name = t.empty(x.shape, x.itemsize), "index_select.default"
-        arguments, host = (g, 0, order), "index_backward"
-        return [aten.call(t, indexing.pick, name, arguments, grad, host)]
+        arguments = g, 0, order
+        return [aten.call(t, indexing.pick, name, arguments, grad)]
 
     return t.apply(y, [x], backward)

@@ -148,7 +148,7 @@ def padded(t: Tape, x: Tensor, width: int) -> Tensor:
     shape, rule = x.shape, copies.RULES["constant_pad_nd"]
     arguments = (x, (0, width - shape[-1]), 0.0)
     y = t.empty((*shape[:-1], width), x.itemsize)
-    aten.call(t, rule, "constant_pad_nd.default", arguments, y, aten.FORWARD)
+    aten.call(t, rule, "constant_pad_nd.default", arguments, y)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("view_backward")

@@ -47,6 +47,7 @@ def lower(
     steps = {rank: step_of(rank, shared, replicas) for rank in represents}
     for step in steps.values():
         step.record()
+    costs = next(iter(steps.values())).tape.costs
     return Lowered(
         shared.graph((step.tape.program() for step in steps.values()), represents),
         {rank: step.tape.memory for rank, step in steps.items()},
@@ -55,6 +56,7 @@ def lower(
         layout,
         (site.host_factor, (site.workspace, *site.speeds)),
         tuple(p.stored_size for p in steps[min(steps)].model.stored_parameters()),
+        launch=costs["launch"],
     )
 
 

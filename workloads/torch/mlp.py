@@ -46,15 +46,13 @@ def mse_loss(t: Tape, x: Tensor) -> Tensor:
     """``torch.nn.functional.mse_loss`` against a target of the same shape: saves its input."""
     target, loss = Tensor(None, x.shape, x.itemsize), t.empty((), x.itemsize)
     squares = t.empty(x.shape, x.itemsize)
-    # Squares and their mean are two kernels, as zeros and differences are.
-    t.cpu(t.launching)
-    aten.call(t, elements, "mse_loss.default", (x, target), loss, "loss")
+    t.cpu("loss")
+    aten.call(t, elements, "mse_loss.default", (x, target), loss)
     del squares
 
     def backward(g: Tensor) -> list[Tensor | None]:
         arguments, y = (g, x, target, 1), t.empty(x.shape, x.itemsize)
         name = "mse_loss_backward.default"
-        t.cpu(t.launching)
-        return [aten.call(t, elements, name, arguments, y, "loss_backward")]
+        return [aten.call(t, elements, name, arguments, y)]
 
     return t.apply(loss, [x], backward)

@@ -147,8 +147,7 @@ class MixtureOfExperts(Module):
         logits = F.linear(t, flat, self.gate, self.biases.get(self.gate))
         scores = I.softmax(t, logits)
         if self.corrected:
-            t.cpu("elementwise_nograd")
-            F.launch_elementwise(t, "aten add", scores.elements, 2 * scores.size)
+            F.elementwise(t, "aten add", scores.elements, 2 * scores.size)
         return scores
 
     def _weights(
@@ -194,7 +193,7 @@ class MixtureOfExperts(Module):
             shifted = I.integer(t, "add.Tensor", tokens, choice * step)
             parts.append(I.integer(t, REMAINDER, shifted, self.experts))
             del shifted
-        return I.stack(t, parts, 1, "elementwise_nograd")
+        return I.stack(t, parts, 1)
 
     def _counts(self, t: Tape, rows: Tensor) -> None:
         """Rows of each expert, which ranks tell each other, and which the host waits for."""
@@ -235,7 +234,7 @@ def _projected(t: Tape, x: Tensor, w: Tensor | None) -> Tensor:
 
 def _zeros_like(t: Tape, x: Tensor) -> Tensor:
     zeros, name = t.empty(x.shape, x.itemsize), "zeros_like.default"
-    return aten.call(t, fill, name, (x,), zeros, "elementwise_nograd")
+    return aten.call(t, fill, name, (x,), zeros)
 
 
 def _flat(x: Tensor) -> Tensor:

@@ -22,8 +22,6 @@ with lazily():
     from prestep.workloads.torch import amp, updates
 
 ADAMW_MOMENTS = 2
-COUNTERS = 110  # step counters that one launch of _foreach_add_ takes
-LAUNCH = 320 * 65536  # elements that one launch of AdamW takes
 FUSED_ADAMW = (
     *(("amsgrad", False), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8)),
     *(("lr", 1e-3), ("maximize", False), ("weight_decay", 0.01)),
@@ -183,14 +181,11 @@ class OptimizerStep:
         """Step counters of all tensors, then all tensors: one operation each, by as many launches as they need."""
         t = self.tape
         counters = (Operand("fp32", ()),) * len(stored)
-        elements = sum(p.elements for p in stored)
-        launches = -(-len(stored) // COUNTERS) + max(1, round(elements / LAUNCH))
-        t.cpu("launch", launches - 2)
         count = Operation("aten._foreach_add_.Scalar", (counters, 1))
-        t.operate(count, foreach.lists, "")
+        t.operate(count, foreach.lists)
         tables = self._operands(p for p in stored if p.name == "embedding")
         rule = partial(foreach.adamw, tables=tables)
-        t.operate(self._adamw_of(stored), rule, "")
+        t.operate(self._adamw_of(stored), rule)
 
     def _adamw_of(self, tensors: Sequence[Tensor]) -> Operation:
         """The fused AdamW of these: parameters, gradients, both moments, no largest ones, and counters."""

@@ -113,6 +113,6 @@ def _joined(t: Tape, x: Tensor, each: Pass) -> Tensor:
     if each.largest:  # one number, whatever it is found of
         y = t.empty((1,), 4)
         y.shape, y.strides = x.shape, (0,) * len(x.shape)
-        return aten.call(t, elementwise, f"{LARGEST}.default", (x,), y, "")
+        return aten.call(t, elementwise, f"{LARGEST}.default", (x,), y)
     name = "rowcast.default" if each.function else "_to_copy.default"
-    return aten.call(t, elementwise, name, (x,), t.empty(x.shape, BYTE), "")
+    return aten.call(t, elementwise, name, (x,), t.empty(x.shape, BYTE))

@@ -101,7 +101,6 @@ class RankStep:
         model.share_updates()
         model.find_scales()
         t.cpu("zero_grad")
-        optimizer.cpu("zero_grad_param", len(stored))
         model.zero_gradients(stored)
         t.memory.end_step()
         del workspace

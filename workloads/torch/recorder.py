@@ -12,6 +12,7 @@ import numpy as np
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, OpGraph, Program, Rendezvous
+from prestep.workloads.host_work import Launched, Work, host_work
 from prestep.workloads.memory.account import Memory, Moment
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from prestep.workloads.torch.again import Dropped
 
 PHASES = ("forward", "backward", "optimizer", "communication")
+FORWARD, BACKWARD, OPTIMIZER, COMMUNICATION = range(len(PHASES))
 
 
 class Shared:
@@ -30,7 +32,7 @@ class Shared:
 
     def __init__(self) -> None:
         self.kernels: dict[Kernel | Chain, int] = {}
-        self._by_operation: dict[Operation, tuple[Kernel, ...]] = {}
+        self._by_operation: dict[Operation, Launched] = {}
         self.streams: dict[str, int] = {}
         self.rendezvous = Rendezvous()
 
@@ -38,12 +40,12 @@ class Shared:
         """The number of a kernel."""
         return self.kernels.setdefault(kernel, len(self.kernels))
 
-    def kernels_of(self, operation: Operation, rule: Rule) -> tuple[Kernel, ...]:
-        """What an operation launches, by the rule of its family."""
-        kernels = self._by_operation.get(operation)
-        if kernels is None:
-            kernels = self._by_operation[operation] = rule(operation)
-        return kernels
+    def launched(self, operation: Operation, rule: Rule) -> Launched:
+        """What an operation launches, by the rule of its family, and what the host spends on it."""
+        if operation not in self._by_operation:
+            kernels = rule(operation)
+            self._by_operation[operation] = kernels, host_work(operation, kernels)
+        return self._by_operation[operation]
 
     def stream(self, name: str) -> int:
         """The number of a stream."""
@@ -181,21 +183,25 @@ class Recorder:
             self.synchronize(stream)
         return index
 
+    def spend(self, work: Work) -> None:
+        """Host time of an operation; in a backward pass it is autograd that calls it."""
+        for name, count in work[self.phase == BACKWARD]:
+            self.cpu(name, count)
+
     def operate(
         self,
         operation: Operation,
         rule: Rule,
-        host: str,
         arguments: Sequence[object] = (),
         results: Sequence[object] = (),
     ) -> None:
-        """An operator as PyTorch's dispatcher sees it: the host's time under a name ("": in another's), its kernels.
+        """An operator as PyTorch's dispatcher sees it: the host's time for it, and its kernels.
 
         ``arguments`` and ``results`` have its tensors, of which a tape that is compiled wants to know.
         """
-        if host:
-            self.cpu(host)
-        for kernel in self.shared.kernels_of(operation, rule):
+        kernels, work = self.shared.launched(operation, rule)
+        self.spend(work)
+        for kernel in kernels:
             if self.reserved:
                 kernel = replace(kernel, reserved=self.reserved)
             self.launch(kernel, name=operation.name)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from prestep.sim.extras import lazily
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.operation import Operand, Operation
-from prestep.workloads.torch.recorder import Recorder, Shared
+from prestep.workloads.torch.recorder import BACKWARD, Recorder, Shared
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -317,7 +317,8 @@ class Tape(Recorder):
             return
         run = _pass_from(root.node, grad)
         del grad, root
-        outer = self.layer, self.captured
+        outer = self.layer, self.captured, self.phase
+        self.phase = BACKWARD
         while run.ready:
             _, node = heapq.heappop(run.ready)
             self.layer, self.captured = node.layer, node.captured
@@ -327,7 +328,7 @@ class Tape(Recorder):
             node.backward = _released
             self._hand_over(node, grads, run)
             node.edges = []
-        self.layer, self.captured = outer
+        self.layer, self.captured, self.phase = outer
 
     def _gradients(self, node: Node, grad: Tensor | None) -> list[Tensor | None]:
         """Gradients of a node's inputs."""
@@ -350,15 +351,15 @@ class Tape(Recorder):
     def _merge(self, buffers: dict[Node, Tensor], node: Node, grad: Tensor) -> None:
         """Adds a gradient to those that a node got before."""
         if node in buffers:
-            self._sum(buffers[node], grad, "add.Tensor", "accumulate")
+            self._sum(buffers[node], grad, "add.Tensor")
         else:
             buffers[node] = grad
 
-    def _sum(self, one: Tensor, other: Tensor, name: str, host: str = "") -> None:
+    def _sum(self, one: Tensor, other: Tensor, name: str) -> None:
         """Adds a gradient to another one."""
         both = one.operand, other.operand
         sums = Operation(f"aten.{name}", both, (), both[:1])
-        self.operate(sums, pointwise.elementwise, host)
+        self.operate(sums, pointwise.elementwise)
 
     def _arrive(
         self, leaf: Tensor, grad: Tensor | None, uses: dict[Tensor, Uses]
@@ -368,7 +369,7 @@ class Tape(Recorder):
         if shared is not None:
             shared.left -= 1
             if grad is not None and shared.grad is not None:
-                self._sum(shared.grad, grad, "add.Tensor", "accumulate")
+                self._sum(shared.grad, grad, "add.Tensor")
             elif grad is not None:
                 shared.grad = grad
             if shared.left:
@@ -404,7 +405,7 @@ class Tape(Recorder):
         own = ("dtype", DTYPES[leaf.stored]), ("layout", "torch.strided")
         both = (grad.operand,), own, (wide.operand,)
         cast = Operation("aten._to_copy.default", *both)
-        self.operate(cast, copies.copy, "elementwise_backward")
+        self.operate(cast, copies.copy)
         if self.widened is not None:
             self.widened(leaf)
         return wide

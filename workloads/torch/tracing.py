@@ -173,11 +173,10 @@ class Tracing(Tape):
         self,
         operation: Operation,
         rule: Rule,
-        host: str,
         arguments: Sequence[object] = (),
         results: Sequence[object] = (),
     ) -> None:
-        kernels = self.shared.kernels_of(operation, rule)
+        kernels, _ = self.shared.launched(operation, rule)
         if not results:  # its tensors are told as it gets its history
             self._pending += kernels
             return
@@ -384,7 +383,7 @@ class Tracing(Tape):
         y.strides = one.strides
         both = one.operand, Operand(other.operand.dtype, one.shape, other.strides)
         operation = Operation("aten.add.Tensor", both, (), (y.operand,))
-        self.operate(operation, pointwise.elementwise, "", (one, other), (y,))
+        self.operate(operation, pointwise.elementwise, (one, other), (y,))
         return y
 
 

@@ -65,7 +65,6 @@ def clip(
     grads = updates.operands(tensors, wide)
     norms, number = (Operand(DTYPES[wide], ()),) * len(grads), Operand(DTYPES[wide], ())
     together = Operand(DTYPES[wide], (len(grads),))
-    t.cpu("elementwise_nograd", len(tensors))
     updates.call(t, "_foreach_norm.Scalar", grads, 2.0, results=norms)
     updates.call(t, "stack.default", norms, results=(together,))
     updates.call(t, "linalg_vector_norm.default", together, 2.0, results=(number,))

@@ -54,7 +54,7 @@ def call(
 ) -> None:
     """An operator that has no history."""
     operation = Operation(f"aten.{name}", arguments, options, results)
-    t.operate(operation, RULES[name.partition(".")[0]], "")
+    t.operate(operation, RULES[name.partition(".")[0]])
 
 
 def adam(
@@ -66,8 +66,6 @@ def adam(
         for p, m in zip(weights, moments, strict=True):
             _adam(t, ADAM, p, m)
         return
-    chunks = round(sum(p.elements for p in tensors) / CHUNKS)
-    t.cpu("launch", len(ADAM) * (max(1, chunks) - 1))
     _ = Storage(t.memory, float(sum(m.bytes for m in moments)), "workspace")
     _adam(t, OVER_LISTS, weights, moments)
 
@@ -85,7 +83,6 @@ def _adam(t: Tape, names: Sequence[str], weights: Tensors, moments: Tensors) -> 
         elif isinstance(read[0], Operand):
             results = (read[0],)
         named = (("value", number),) if name.startswith("addc") else ()
-        t.cpu("elementwise_nograd")
         more = () if number is None or named else (value,)
         call(t, name, *read, *more, results=results, options=named)
 

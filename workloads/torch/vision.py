@@ -52,7 +52,7 @@ class VisionTransformer(Transformer):
         own = aten.view(self.cls, (batch, 1, hidden), (0, hidden, 1))
         whole = t.empty((batch, tokens + 1, hidden), x.itemsize)
         arguments, rule = ([own, x], 1), copies.RULES["cat"]
-        aten.call(t, rule, "cat.default", arguments, whole, aten.FORWARD)
+        aten.call(t, rule, "cat.default", arguments, whole)
 
         def backward(g: Tensor) -> Grads:
             t.cpu("view_backward", 3)
@@ -75,10 +75,11 @@ def patches(t: Tape, x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
     (batch, _, side, _), (hidden, _, patch, _) = x.shape, w.shape
     across = side // patch
     steps = (patch, patch), (0, 0), (1, 1), False, (0, 0), 1
+    t.cpu("conv")
     t.saves(2)
     y = t.empty((batch, hidden, across, across), x.itemsize)
     rule, name = convolution.forward, "convolution.default"
-    aten.call(t, rule, name, (x, w, bias, *steps), y, "conv")
+    aten.call(t, rule, name, (x, w, bias, *steps), y)
     t.cpu("view", 2)
 
     def backward(g: Tensor) -> Grads:
@@ -88,7 +89,7 @@ def patches(t: Tape, x: Tensor, w: Tensor, bias: Tensor) -> Tensor:
         made = [t.empty(w.shape, w.itemsize), t.empty((hidden,), w.itemsize)]
         arguments = (turned, x, w, (hidden,), *steps, (False, True, True))
         rule, name = convolution.backward, "convolution_backward.default"
-        aten.call(t, rule, name, arguments, made[0], "conv_backward", made[1])
+        aten.call(t, rule, name, arguments, made[0], made[1])
         return [*made]
 
     y_shape, count = y.shape, across**2

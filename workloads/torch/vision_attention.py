@@ -15,6 +15,9 @@ from prestep.workloads.torch.attention import (
 from prestep.workloads.torch.modules import Linear, Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
+#: Modules of a block that pass their input on (drops, scales, norms that are none), and functions around attention.
+PASSED = 17
+
 
 class VisionAttention(Module):
     """Attention over all tokens, whose queries, keys and values come from one projection."""
@@ -30,7 +33,7 @@ class VisionAttention(Module):
     def forward(
         self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
     ) -> Tensor:
-        t.cpu("module")
+        t.cpu("module", 1 + PASSED)
         return t.call([], x, lambda x: self._attended(t, x, column, row))
 
     def _attended(self, t: Tape, x: Tensor, column: Linear, row: Linear) -> Tensor:
@@ -46,14 +49,14 @@ def unbound(t: Tape, x: Tensor, heads: int, width: int) -> list[Tensor]:
     """``x.reshape(b, n, 3, heads, width).permute(2, 0, 3, 1, 4).unbind(0)``: views; backward stacks their gradients."""
     batch, tokens, whole = own = x.shape
     shape, strides = (batch, heads, tokens, width), (tokens * whole, width, whole, 1)
-    t.cpu("view", 5)
+    t.cpu("view", 3)
     parts = [aten.view(x, shape, strides) for _ in range(3)]
     for at, each in enumerate(parts):
         each.offset += at * heads * width
 
     def join(gradients: list[Tensor]) -> Tensor:
         whole = t.empty((3, *shape), gradients[0].itemsize)
-        aten.call(t, copies.join, "stack.default", (gradients,), whole, "stack")
+        aten.call(t, copies.join, "stack.default", (gradients,), whole)
         gradients.clear()
         t.cpu("view_backward", 2)
         steps, turned = contiguous(whole.shape), (batch, tokens, 3, heads, width)
@@ -61,7 +64,7 @@ def unbound(t: Tape, x: Tensor, heads: int, width: int) -> list[Tensor]:
         y = t.empty(turned, whole.itemsize)
         arguments, rule = (aten.view(whole, turned, strides),), copies.RULES["clone"]
         order = {"memory_format": "torch.contiguous_format"}
-        aten.call(t, rule, "clone.default", arguments, y, aten.BACKWARD, **order)
+        aten.call(t, rule, "clone.default", arguments, y, **order)
         return aten.view(y, own, contiguous(own))
 
     return taken_apart(t, x, parts, join)

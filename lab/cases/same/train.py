@@ -278,11 +278,12 @@ def main():
         torch.cuda.set_device(RANK)
         dist.init_process_group("nccl")
     torch.set_default_dtype(DTYPE)
-    torch.set_default_device(torch.device("cuda", RANK))
+    # Only where tensors are made: a default device is a mode, which Python enters in every call of an operator.
     if CASE.get("mode") == "pp":
         staged()
         return
-    net, inputs, labels, judge = pictures() if CASE["layer"] == "vit" else texts()
+    with torch.device("cuda", RANK):
+        net, inputs, labels, judge = pictures() if CASE["layer"] == "vit" else texts()
     compiled(net)
     net, optimizer = spread(net)
     for _ in range(4):
@@ -296,12 +297,13 @@ def main():
 def staged():
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-    net = Decoder(RANK == 0, RANK == WORLD - 1, LAYERS // WORLD)
+    with torch.device("cuda", RANK):
+        net = Decoder(RANK == 0, RANK == WORLD - 1, LAYERS // WORLD)
+        words = torch.zeros(2 * BATCH, LENGTH, dtype=torch.int64)
     compiled(net)
     stage = PipelineStage(net, RANK, WORLD, torch.device("cuda", RANK))
     schedule = Schedule1F1B(stage, 2, loss_fn=loss, scale_grads=False)  # as torchtitan
     optimizer = adamw(net.parameters())
-    words = torch.zeros(2 * BATCH, LENGTH, dtype=torch.int64)
     for _ in range(4):
         schedule.step(
             *([words] if RANK == 0 else []),

@@ -1,7 +1,6 @@
-"""Activation checkpointing of a program: its regions, and the tensors that its hooks see.
+"""What of PyTorch has a price of its own: checkpointed regions, tensors that their hooks see, DDP's forward passes.
 
-Both have a price of their own (`checkpoint`, `saved_tensor`), so that what PyTorch's Python does for them is not
-counted as calls of the program's.
+What its Python does for them is not counted as calls of the program's.
 """
 
 from __future__ import annotations
@@ -10,13 +9,14 @@ from collections.abc import Iterator
 from types import CodeType, FunctionType
 from typing import Any
 
+from torch.nn.parallel import DistributedDataParallel
 from torch.utils import checkpoint as pytorch
 
 from prestep.workloads.capture.record.regions import Regions
 from prestep.workloads.capture.record.streams import Log
 
 #: Kinds of events; "again": in backward, where a region runs again.
-REGION, SAVED = "checkpoint", "saved"
+REGION, SAVED, REPLICA = "checkpoint", "saved", "ddp"
 FORWARD, AGAIN = 0, 2
 
 
@@ -47,6 +47,7 @@ def _events() -> dict[CodeType, tuple[str, int] | None]:
     classic = pytorch.CheckpointFunction
     found: dict[CodeType, tuple[str, int] | None] = {
         _plain(pytorch.checkpoint).__code__: (REGION, FORWARD),
+        DistributedDataParallel._pre_forward.__code__: (REPLICA, FORWARD),
         classic.forward.__code__: None,
         classic.backward.__code__: (REGION, AGAIN),
     }
