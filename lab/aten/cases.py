@@ -122,6 +122,7 @@ def measured(gpu: str) -> list[Case]:
         "uneven",
         "strays",
         "small",
+        "small_more",
     )
     parts = "", *(f".{name}" for name in later)
     paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in parts)
@@ -371,6 +372,14 @@ def _of_channels(row: dict[str, Any], operation: Operation) -> Operation:
     return replace(operation, arguments=(operation.arguments[0], (0, 2)))
 
 
+def _of_last(row: dict[str, Any], operation: Operation) -> Operation:
+    """The dimensions of sums over pictures, of which the text has the numbers in a row."""
+    dims = {"sum": (0, 2, 3), "mean": (2, 3)}.get(_base(operation))
+    if dims is None:
+        return operation
+    return replace(operation, arguments=(operation.arguments[0], dims))
+
+
 def _spectrum(row: dict[str, Any], operation: Operation) -> Operation:
     """The two dimensions of a Fourier transform, of which the text has the numbers in a row."""
     if not _base(operation).startswith("_fft"):
@@ -501,6 +510,7 @@ REBUILT = {
     "conv_by_sample_wide": _sampled,
     "channel": _of_channels,
     "channel_small": _of_channels,
+    "last_channels": _of_last,
     "recurrent_small": _network,
     "reduction_small": _reduction,
     "attention_little": _attention,

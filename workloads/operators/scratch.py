@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import prod
 
 from prestep.workloads.operation import Operation
-from prestep.workloads.operators import attention, convolution
+from prestep.workloads.operators import attention, convolution, recurrent
 from prestep.workloads.operators.row_sums import row_sum_scratch
 from prestep.workloads.operators.tensors import base, strides_of
 
@@ -22,6 +22,8 @@ def scratch(operation: Operation) -> float:
         return convolution.scratch(operation)
     if name in attention.RULES:
         return attention.scratch(operation)
+    if name in recurrent.RULES:
+        return recurrent.scratch(operation)
     return _row_sums(operation) if name == "sum" else 0.0
 
 
