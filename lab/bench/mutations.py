@@ -31,7 +31,7 @@ FACTOR = 1.1
 HARDWARE, CLUSTER = "sim/costs/hardware", "topologies/clusters/h200-host-4.toml"
 
 CONSTANTS = {
-    "kernel times: products": Constant(f"{HARDWARE}/h200-kernels.csv", r"^gemm,"),
+    "kernel times: products": Constant(f"{HARDWARE}/h200-aten.csv", r"^mm,"),
     "kernel times: elementwise": Constant(
         f"{HARDWARE}/h200-kernels.csv", r"^(add|mul|copy|cat|silu|neg)\w*,"
     ),
@@ -114,12 +114,16 @@ def change(folder: Path, constant: Constant, factor: float = FACTOR) -> int:
         not constant.after,
     )
     table = path.suffix == ".csv"
+    head = lines[0].strip().split(",") if table else []
+    column = next((head.index(name) for name in ("seconds", "us") if name in head), 0)
     for at, text in enumerate(lines):
         if not ready:
             ready = bool(re.search(constant.after, text))
         elif re.search(constant.line, text):
             lines[at] = (
-                _row(text, factor) if table else _line(text, factor, constant.which)
+                _row(text, factor, column)
+                if table
+                else _line(text, factor, constant.which)
             )
             changed += 1
             if not table:
@@ -139,9 +143,9 @@ def _line(text: str, factor: float, which: int = 0) -> str:
     return f"{name}={value[: match.start()]}{number}{value[match.end() :]}"
 
 
-def _row(text: str, factor: float) -> str:
+def _row(text: str, factor: float, column: int) -> str:
     cells = text.split(",")
-    cells[5] = repr(float(cells[5]) * factor)  # seconds
+    cells[column] = repr(float(cells[column]) * factor)
     return ",".join(cells)
 
 

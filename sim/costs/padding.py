@@ -90,7 +90,7 @@ def least(
 
     Examples
     --------
-    >>> dip = {4: 3.0, 6: 2.0, 8: 5.0}
+    >>> dip = {4: 3.0, 5: 2.5, 6: 2.0, 7: 5.0}
     >>> least(Kernel("sum", (4,), "bf16"), lambda one: dip[one.shape[0]], (0,))
     2.0
     """
