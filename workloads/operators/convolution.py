@@ -13,6 +13,7 @@ from prestep.workloads.operators.reductions import reduction
 from prestep.workloads.operators.tensors import (
     argument,
     contiguous,
+    follows,
     format_of,
     integers,
     launched,
@@ -26,13 +27,6 @@ GRADIENTS: dict[tuple[Argument, ...], str] = {
     (False, True): "filter",
     (True, False): "picture",
 }
-
-
-def _follows(operand: Operand, strides: tuple[int, ...]) -> bool:
-    """Whether elements lie in memory as with these strides; dimensions of one element have no say."""
-    own = strides_of(operand)
-    three = zip(operand.shape, own, strides, strict=True)
-    return all(here == there for size, here, there in three if size > 1)
 
 
 def _with_copies(operands: tuple[Operand, ...]) -> tuple[str, tuple[Kernel, ...]]:
@@ -54,7 +48,7 @@ def _formatted(
     last = any(map(_only_channels_last, pictures))
     wanted = _channels_last if last else _in_order
     targets = [(each, wanted(each)) for each in (pictures if last else operands)]
-    return last, [pair for pair in targets if not _follows(pair[0], pair[1].strides)]
+    return last, [pair for pair in targets if not follows(pair[0], pair[1].strides)]
 
 
 def _in_order(operand: Operand) -> Operand:
@@ -72,9 +66,7 @@ def _is_swapped(operands: tuple[Operand, ...]) -> bool:
 
 def _only_channels_last(operand: Operand) -> bool:
     wanted = _channels_last(operand).strides
-    return _follows(operand, wanted) and not _follows(
-        operand, contiguous(operand.shape)
-    )
+    return follows(operand, wanted) and not follows(operand, contiguous(operand.shape))
 
 
 def _channels_last(operand: Operand) -> Operand:

@@ -12,6 +12,7 @@ from prestep.workloads.operators.tensors import (
     contiguous,
     dense,
     first,
+    follows,
     launched,
     layout_beside,
     layout_of,
@@ -48,17 +49,11 @@ def packed(operation: Operation, *places: int) -> tuple[Kernel, ...]:
     return tuple(
         kernel
         for operand in operands
-        if operand is not None and operand.strides and not _in_order(operand)
+        if operand is not None and not follows(operand, contiguous(operand.shape))
         for kernel in copied(
             operand, Operand(operand.dtype, operand.shape, device=operand.device)
         )
     )
-
-
-def _in_order(operand: Operand) -> bool:
-    """Whether elements follow each other in memory; strides of single ones do not count."""
-    pairs = zip(operand.shape, operand.strides, contiguous(operand.shape), strict=True)
-    return all(stride == own for size, stride, own in pairs if size > 1)
 
 
 def filled(target: Operand) -> tuple[Kernel, ...]:

@@ -64,6 +64,12 @@ def contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def follows(operand: Operand, strides: tuple[int, ...]) -> bool:
+    """Whether elements lie in memory as with these strides; dimensions of one element have no say."""
+    three = zip(operand.shape, strides_of(operand), strides, strict=True)
+    return all(here == there for size, here, there in three if size > 1)
+
+
 def memory_format(image: Operand) -> str:
     """ "channels_last" where channels lie next to each other."""
     return "channels_last" if strides_of(image)[1] == 1 and image.shape[1] > 1 else ""
