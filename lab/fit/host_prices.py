@@ -1,6 +1,6 @@
 """Fits prices of what a host does (`host_us` of pytorch-eager.toml) to steps that nothing else bounds.
 
-    python -m lab.fit.host_prices validation/cases/h200/host_4gpu.jsonl LEAST.json [-o pytorch-eager.toml]
+    python -m lab.fit.host_prices lab/cases/h200/host_4gpu.jsonl LEAST.json [-o pytorch-eager.toml]
 
 Steps of tiny models give host factor 1; captured programs, whose least times `lab.report.host_least --json` writes,
 have a factor of their machine. Every second program by name is left to judge. Prices stay near `CHAINS`, which decide
@@ -143,8 +143,8 @@ def fit(
         off = [s.off(now, factor) / (OF_PROGRAM if s.own else OF_TINY) for s in steps]
         return np.array([*off, *(x[:-1] / widths), x[-1]])
 
-    found = least_squares(residuals, np.zeros(len(names) + 1), loss="soft_l1").x
-    return prices(found), float(np.exp(found[-1]))
+    best = least_squares(residuals, np.zeros(len(names) + 1), loss="soft_l1").x
+    return prices(best), float(np.exp(best[-1]))
 
 
 def rewrite(path: Path, prices: Mapping[str, float]) -> None:
