@@ -37,11 +37,9 @@ ROWS = CASES / "kernels" / "at-limit.csv"
 LOADED = {
     ("h100", "fp8"): "azure",
     ("h200", "fp8"): "azure",
-    ("b200", "bf16"): "watts",  # lent alone: its file has SimuMax's
-    (
-        "b200",
-        "fp8",
-    ): "watts",  # lent alone: steps of the GPU take their products from tiles
+    # Only lent: in bf16 the GPU's file has SimuMax's load, in fp8 its steps take products from tiles.
+    ("b200", "bf16"): "watts",
+    ("b200", "fp8"): "watts",
     ("gb200", "bf16"): "watts",
     ("gb200", "fp8"): "watts",
     ("gb200", "nvfp4"): "watts",

@@ -23,7 +23,6 @@ from prestep.validation.report.summary import rank_correlation
 from prestep.validation.sets.sets import asked, folder_of
 
 TIME = "step time"
-LEAST_RANKED = 3
 
 
 @dataclass(frozen=True)

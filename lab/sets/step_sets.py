@@ -78,7 +78,7 @@ class MeasuredSet:
         if not path.exists():
             return ()  # nobody took a constant from any of the rows
         constants = schema.read(path, FITTED, "a fitted.toml")["constant"]
-        known = {
+        configurations = {
             row.name: of_step(row)
             for file in _files_beside(self.folder)
             for row in read_rows(file)
@@ -88,8 +88,8 @@ class MeasuredSet:
         files = [file.name for file in self.folder.glob("*.jsonl")]
         wrong = [
             *(
-                unknown(str(path), "rows", row, known)
-                for row in sorted(used - {*known})
+                unknown(str(path), "rows", row, configurations)
+                for row in sorted(used - {*configurations})
             ),
             *(
                 unknown(str(path), "steps_of", file, files)
@@ -97,7 +97,7 @@ class MeasuredSet:
             ),
         ]
         InputError.check(wrong)
-        return {known[row] for row in used} | {
+        return {configurations[row] for row in used} | {
             of_step(row) for f in whole for row in read_rows(self.folder / f)
         }
 

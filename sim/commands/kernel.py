@@ -67,14 +67,10 @@ def _asked(
     name = kind if own else kernels.PREFIX + kind
     if kind.startswith("aten."):
         name = kernels.PREFIX + kind.split(".")[1]
+    if name in (kernels.GEMM, "aten mm"):
+        return kernels.product(shape, dtype, layout or "nt")
     asked = kernels.Kernel(name, shape, dtype, layout)
-    if name == kernels.GEMM:
-        name, asked = "aten mm", kernels.product(shape, dtype, layout)
-    if not asked.is_product:
-        return asked
-    if name == "aten mm":
-        asked = kernels.product(shape, dtype, layout)
-    return asked if layout else replace(asked, layout="nt")
+    return replace(asked, layout=layout or "nt") if asked.is_product else asked
 
 
 def _chain(gpu: costs.Gpu, asked: kernels.Kernel) -> Iterator[str]:

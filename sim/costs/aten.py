@@ -23,7 +23,7 @@ from prestep.sim.graph.kernel import (
     Kernel,
     plain_product,
 )
-from prestep.sim.graph.kernel import PRODUCTS as OF_TWO
+from prestep.sim.graph.kernel import PRODUCTS as MATRIX_PRODUCTS
 from prestep.sim.graph.kernel import product as product_of
 
 #: The kind that stands for all operations over elements.
@@ -40,7 +40,7 @@ LIKE = {
     "aten flex_attention": "aten _scaled_dot_product_flash_attention",
     "aten flex_attention_backward": "aten _scaled_dot_product_flash_attention_backward",
 }
-PRODUCTS = (*OF_TWO, "aten bmm", "aten baddbmm", "aten _grouped_mm")
+PRODUCTS = (*MATRIX_PRODUCTS, "aten bmm", "aten baddbmm", "aten _grouped_mm")
 #: Types that run at the same speed, where one has no rows.
 ALIKE = {"fp16": "bf16", "bf16": "fp16", "int32": "fp32", "fp32": "int32"}
 #: Where corrections start: the shortest operation, s, and shares of the datasheet's limits (guesses).

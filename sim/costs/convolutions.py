@@ -42,11 +42,10 @@ def products(kernel: Kernel) -> Iterator[tuple[int, int, int]]:
 
 
 def turned(kernel: Kernel, bandwidth: float) -> float:
-    """Seconds of the copies to channels last, which tensor cores want, and back of what comes out."""
+    """Seconds to copy operands to channels last, which tensor cores need, and the result back."""
     n, c, h, w, k, r, s, stride, groups = kernel.shape
-    single = (
-        groups == c > 1 or r * s == stride == 1
-    )  # PyTorch's own kernels, and products of each picture
+    # PyTorch's own kernels for a filter a channel, and products of each picture, read channels first.
+    single = groups == c > 1 or r * s == stride == 1
     as_it_lies = "channels_last" in kernel.layout or kernel.layout == SWAPPED
     if single or as_it_lies or on_cuda_cores(kernel.kind, kernel.dtype):
         return 0.0
@@ -64,13 +63,13 @@ def turned(kernel: Kernel, bandwidth: float) -> float:
 
 
 def by_sample(kernel: Kernel) -> float:
-    """What gradients of a filter for every picture take: wide ones are a kernel for each with its copies."""
+    """Seconds for gradients of one filter per picture: a wide one is a kernel with copies for each picture."""
     own = kernel.kind.endswith("backward") and SAMPLES in kernel.layout
     return kernel.shape[-1] * EACH_SAMPLE[is_wide(kernel)] if own else 0.0
 
 
 def by_filter(kernel: Kernel) -> float:
-    """What a convolution takes whose filter is a whole picture: one block of threads adds up all of it."""
+    """Seconds of a convolution whose filter is a whole picture: one block of threads sums all of it."""
     if kernel.layout != SWAPPED:
         return 0.0
     _, channels, _, _, _, high, wide, _, groups = kernel.shape

@@ -213,9 +213,9 @@ class Gpu:
         return padding.filled_up(self, kernel, self.alone)
 
     def _plain(self, kernel: Kernel) -> Kernel:
-        """The kernel whose time counts: of a product that the GPU has no operations of, the product alone."""
-        named = kernel.is_product and kernel.dtype in DTYPE_BYTES
-        if not named or len(kernel.shape) != 3 or self.surface(kernel) is not None:
+        """Returns the kernel to price: the bare product if the GPU has no measured operations for a product."""
+        priced = kernel.is_product and kernel.dtype in DTYPE_BYTES
+        if not priced or len(kernel.shape) != 3 or self.surface(kernel) is not None:
             return kernel
         return plain_product(kernel)
 

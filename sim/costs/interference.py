@@ -119,7 +119,7 @@ class Beside:
 
 
 def model_kernel(kernel: Kernel) -> Kernel:
-    """An operation of PyTorch by the name that kernels of models have."""
+    """Returns a kernel with attention of PyTorch renamed to the kind that has a factor here."""
     # FlashAttention leaves as much to others as cuDNN's does.
     kind = kind_in_models(kernel).removeprefix("flash2_")
     return kernel if kind == kernel.kind else replace(kernel, kind=kind)

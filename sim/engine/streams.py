@@ -128,7 +128,11 @@ class Stream:
         return launched - now
 
     def _after(self, pause: float, kind: int) -> simpy.Event:
-        """The end of a pause: of what could start at the same time, kernels or communications have the SMs first."""
+        """Returns the event that ends a pause.
+
+        Of operations that could start at the same time, one kind takes the SMs first (`Timed.in_order`): the other's
+        event comes last of its instant.
+        """
         env = self.rank.env
         is_first = (kind == COMM) == self.timed.in_order
         return env.timeout(pause) if is_first else env.after(pause, LAST)

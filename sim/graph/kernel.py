@@ -12,7 +12,7 @@ PRODUCTS = tuple(
     PREFIX + name
     for name in ("mm", "addmm", "addmm_", "_addmm_activation", "_scaled_mm")
 )
-#: What files call the table of all of them.
+#: Name of all products together, in tables of traced steps, files of GPUs and `prestep kernel`.
 GEMM = "gemm"
 #: Formats with scales, whose operands a step quantizes before; products of them are another operation.
 SCALED = ("fp8", "fp8_block", "mxfp8", "nvfp4")
@@ -77,7 +77,7 @@ def product(shape: tuple[int, ...], dtype: str = "bf16", layout: str = "nt") -> 
 
 
 def plain_product(kernel: Kernel) -> Kernel:
-    """The product alone that an operation asks for: no bias, rows that lie well, its own bytes; others as they are.
+    """Returns the bare product of an operation: no bias, aligned rows, its own bytes. Other kernels stay as they are.
 
     Examples
     --------

@@ -173,9 +173,8 @@ def factors_of(rows: Sequence[Row], gpu: Gpu) -> dict[str, Estimate]:
     for row in in_steps or rows:
         ratio = row.duration / gpu.duration(row.kernel)
         grouped[name_of(row.kernel)].append(ratio)
-        if (
-            row.kernel.is_product
-        ):  # the same units at the same clock: a layout without rows is as the others
+        # Products of all layouts run on the same units at the same clock: one without rows is as the others.
+        if row.kernel.is_product:
             for layout in LAYOUTS:
                 pooled[name_of(replace(row.kernel, layout=layout))].append(ratio)
     for name, ratios in pooled.items():

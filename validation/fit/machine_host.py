@@ -26,9 +26,8 @@ HELD_OUT = 3  # every third case
 #: -0.5, +6, +2.5 and -2 % off theirs.
 DISPATCH_STEP = 3.25e-3
 DISPATCH_SPREAD = 0.10  # within ten minutes of three starts, of the logarithm
-LEAST_SPREAD = (
-    0.02  # of the logarithm: below it steps of one case differ among themselves
-)
+#: Of the logarithm: below it steps of one case differ among themselves.
+LEAST_SPREAD = 0.02
 
 #: Times by which rows of experts must be likelier with the factor that was known before than with that of other steps.
 LIKELIER = 2.0

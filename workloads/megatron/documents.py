@@ -45,7 +45,7 @@ def in_documents(s: Shard) -> Shard:
 
 
 def rotated(t: Tape, x: Tensor, s: Shard) -> Tensor:
-    """The host's part of a rotation of queries and of keys, document by document, and the copies of whole gradients."""
+    """Charges the host for rotating queries and keys by document, and the GPU for copies of whole gradients backward."""
     documents = documents_of(s)
     if s.options.rope_fusion or not documents or s.trainer is not None:
         return x
@@ -62,7 +62,7 @@ def rotated(t: Tape, x: Tensor, s: Shard) -> Tensor:
 
 
 def reorder(t: Tape, s: Shard, way: str) -> None:
-    """The host's part of all-to-alls of heads around attention in documents: tokens of each by their numbers.
+    """Charges the host for all-to-alls of heads around attention in documents, which find tokens by their numbers.
 
     Forward queries, keys and values come in and the result goes out; backward its gradient comes in and three go out.
     """
@@ -78,6 +78,6 @@ def reorder(t: Tape, s: Shard, way: str) -> None:
 
 
 def _operators(t: Tape, host: str, count: int) -> None:
-    """So many operators of the host, with their launches."""
+    """Charges the host for `count` operators and their launches."""
     t.cpu(host, count)
     t.cpu("launch", count)

@@ -44,7 +44,7 @@ PROJECTIONS: dict[str, tuple[Target, str]] = {
 
 
 def adapt(t: Tape, module: Module, s: Shard) -> None:
-    """Freezes a module's weights, and puts an adapter beside each projection that is to have one."""
+    """Freezes a module's weights, and adds an adapter to each projection that the job adapts."""
     for w in tuple(module.parameters):
         w.requires_grad = False
         name = w.name.removeprefix(EXPERTS_PREFIX)
@@ -52,7 +52,7 @@ def adapt(t: Tape, module: Module, s: Shard) -> None:
         if target not in s.adapter.places:
             continue
         row, (n, k) = way == "row", w.shape[-2:]
-        if name != w.name:
+        if name != w.name:  # a weight of experts, whose names have a prefix
             shapes = ExpertAdapters(s).shapes(w, row)
         elif way == "whole":
             own = spread_whole(s)

@@ -43,7 +43,7 @@ Group = tuple[str, str, str]
 
 
 class AtenTables:
-    """Krigeds of one GPU by (kind, layout, types), and which one stands in for a group without rows."""
+    """Interpolated tables of one GPU by (kind, layout, types), and which one stands in for a group without rows."""
 
     def __init__(
         self,
@@ -114,15 +114,13 @@ class AtenTables:
                 if _stream_of(stream) == group
                 for row in self._groups[stream]
             ]
-            of = axes
+            position = axes
             if group[0] == STREAM:
-                of, rows = (
-                    stream_axes,
-                    [replace(row, noise=_differing(row)) for row in rows],
-                )
+                position = stream_axes
+                rows = [replace(row, noise=_differing(row)) for row in rows]
             length, spread = _smoothness(group[0])
             base = self._base_of(group)
-            self._surfaces[group] = Kriged(rows, base, of, length, spread)
+            self._surfaces[group] = Kriged(rows, base, position, length, spread)
         return self._surfaces[group]
 
     def _base_of(self, group: Group) -> Callable[[Kernel], float]:
@@ -142,6 +140,7 @@ def _with_bias(plain: Kriged, kernel: Kernel) -> float:
 def _group_of(kernel: Kernel) -> Group:
     """Kind, layout and types; how a matrix lies that a vector is multiplied by counts little."""
     layout = "vector" if is_by_vector(kernel) else kernel.layout
+    # Rows of one gradient alone are read with those of both, an axis apart (`positions.axes`).
     for one_gradient in (FILTER, PICTURE):
         layout = layout.removesuffix(one_gradient).rstrip("_")
     return kernel.kind, layout, kernel.dtype
