@@ -22,6 +22,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from lab import CASES
 from lab.fit.constants import NUMBER, Constant, every_constant, sampled
 from lab.report import revisions
 from prestep.sim.errors import InputError, PrestepError, unknown
@@ -175,13 +176,8 @@ def predictions(
         rows = None
         if (sample := SAMPLE[name]) is not None:
             rows = folder / f"sample-{sample[0]}"
-            rows.write_text(
-                _sampled(
-                    revisions.HOME / "validation" / "cases" / "h200" / sample[0],
-                    sample[1],
-                ),
-                "utf-8",
-            )
+            file, count = sample
+            rows.write_text(_sampled(CASES / "h200" / file, count), "utf-8")
         reports += revisions.ask(str(folder), [name], rows, 1) or []
     return reports
 

@@ -23,8 +23,6 @@ import pytest
 ROOT = Path(__file__).parents[2]
 #: What is installed.
 PACKAGES = ("sim", "topologies", "workloads", "validation")
-#: Harnesses beside measured rows: programs as they ran, which nothing imports.
-DATA = ROOT / "validation" / "cases"
 #: Most lines of the packages, and of one file; files that are longer; Python files in one room.
 LINES, LONG, LONG_FILES, ROOM = 143_966, 400, 7, 49
 #: Most lines of the rooms that somebody reads who wants to know how a step is simulated.
@@ -45,7 +43,6 @@ def modules() -> dict[str, Path]:
         ).removesuffix(".__init__"): path
         for package in PACKAGES
         for path in sorted((ROOT / package).rglob("*.py"))
-        if not path.is_relative_to(DATA)
     }
 
 

@@ -54,7 +54,7 @@ ROWS = {
     "saves": ("checkpoint", "checkpoint_4gpu.jsonl", 1, ""),
     "rows_energy": ("energy", "train_h100_power.jsonl", 2, ""),
     "rows_h100": ("h100", "train_1gpu.jsonl", 2, ""),
-    "rows_leafspine": ("leafspine", "../../../lab/cases/h200/leafspine_degraded_4gpu.jsonl", 2, ""),
+    "rows_leafspine": ("leafspine", "../h200/leafspine_degraded_4gpu.jsonl", 2, ""),
     "rows_h200-whatif": ("h200-whatif", "../h200/whatif_channels_4gpu.jsonl", 2, ""),
     "rows_collectives-leafspine": (
         *("collectives-leafspine", "../h200/collectives_leafspine.jsonl"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import statistics
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +17,6 @@ from prestep.workloads.torch import functional
 from prestep.workloads.torch.adapter import LowRank
 from tests.workloads import test_tape
 
-CASES = Path(__file__).parents[2] / "validation" / "cases"
 PEFT = lab.CASES / "peft"
 ROWS = [json.loads(line) for line in (PEFT / "h100.jsonl").read_text().splitlines()]
 SIZES = {"8b": (4096, 14336, 32), "1b": (2048, 8192, 16)}

@@ -45,7 +45,7 @@ def in_documents(s: Shard) -> Shard:
 
 
 def rotated(t: Tape, x: Tensor, s: Shard) -> Tensor:
-    """Charges the host for rotating queries and keys by document, and the GPU for copies of whole gradients backward."""
+    """Charges the host for rotating queries and keys by document, backward the GPU for copies of whole gradients."""
     documents = documents_of(s)
     if s.options.rope_fusion or not documents or s.trainer is not None:
         return x
