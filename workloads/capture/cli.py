@@ -143,7 +143,7 @@ def command(
     tables = recorder.captured(
         command_line,
         output,
-        ranks=_named(ranks, options["world"]),
+        ranks=_ranks(ranks, options["world"]) if ranks else (),
         busiest=_busiest(assume),
         tell=_progress,
         **options,
@@ -162,11 +162,6 @@ def _check(output: Path, script: str) -> None:
     if not Path(script).is_file():
         there = "a Python script that is there"
         raise InputError.of("capture", "", script, there)
-
-
-def _named(text: str | None, world: int) -> tuple[int, ...]:
-    """The ranks that were named; none where nobody did."""
-    return _ranks(text, world) if text else ()
 
 
 def _ranks(text: str, world: int) -> tuple[int, ...]:

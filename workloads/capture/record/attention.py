@@ -48,11 +48,6 @@ class Call:
         return self.query.dim() == 4 and (self.enable_gqa or len(heads) == 1)
 
     @property
-    def even(self) -> bool:
-        """Heads of values are as wide as those of queries; latent attention has them narrower."""
-        return self.width == int(self.value.shape[-1])
-
-    @property
     def aligned(self) -> bool:
         """Halves in rows of whole vectors, which tensor cores take."""
         whole = self.width % 8 == 0 and self.value.shape[-1] % 8 == 0
@@ -67,21 +62,6 @@ class Call:
         wanted = any(tensor.requires_grad for tensor in self.operands)
         return torch.is_grad_enabled() and wanted
 
-    @property
-    def learnt_mask(self) -> bool:
-        """The mask has a gradient of its own (T5's relative positions): cuDNN's and Flash's kernels have none."""
-        return self.attn_mask is not None and self.attn_mask.requires_grad
-
-    @property
-    def in_rows(self) -> bool:
-        """Scores' masks lie as rows of keys; T5 adds a table of places to them, whose heads lie next to each other."""
-        return self.attn_mask is None or self.attn_mask.stride(-1) == 1
-
-    @property
-    def grouped(self) -> bool:
-        """Several query heads share a key head."""
-        return self.enable_gqa and self.query.shape[1] != self.key.shape[1]
-
 
 def choose(call: Call, capability: tuple[int, int]) -> Any:
     """`scaled_dot_product_attention` as CUDA would dispatch it (aten/src/ATen/native/transformers/cuda/sdp_utils.cpp).
@@ -92,23 +72,40 @@ def choose(call: Call, capability: tuple[int, int]) -> Any:
     (Falcon's) are computed in separate operations. What the program switched off (`torch.nn.attention.sdpa_kernel`) is
     not taken.
     """
+    drop, scale = (call.dropout_p, call.is_causal), {"scale": call.scale}
+    results: Any
     if torch._C._get_cudnn_sdp_enabled() and _fits_cudnn(call, capability):
-        return _cudnn(call)
-    if torch._C._get_flash_sdp_enabled() and _fits_flash(call, capability):
-        return _flash(call)
-    if torch._C._get_mem_efficient_sdp_enabled() and _fits_efficient(call):
-        return _efficient(call)
-    return _math(call)
+        masked = *call.operands, _added(call), call.gradients
+        results = aten._scaled_dot_product_cudnn_attention(
+            *masked, *drop, False, **scale
+        )
+    elif torch._C._get_flash_sdp_enabled() and _fits_flash(call, capability):
+        results = aten._scaled_dot_product_flash_attention(
+            *call.operands, *drop, False, **scale
+        )
+    elif torch._C._get_mem_efficient_sdp_enabled() and _fits_efficient(call):
+        masked = *call.operands, _bias(call), call.gradients
+        results = aten._scaled_dot_product_efficient_attention(*masked, *drop, **scale)
+    else:
+        grouped = {**scale, "enable_gqa": call.enable_gqa}
+        results = aten._scaled_dot_product_attention_math(
+            *call.operands, _added(call), *drop, **grouped
+        )
+    return results[0]
 
 
 def _fits_cudnn(call: Call, capability: tuple[int, int]) -> bool:
     fits = fits_cudnn(capability, call.width, int(call.value.shape[-1]))
     preferred = prefers_cudnn(torch.__version__, capability)
-    return call.aligned and fits and preferred and not call.learnt_mask
+    # T5's relative positions are a mask with a gradient of its own, for which cuDNN's kernels have none.
+    learnt = call.attn_mask is not None and call.attn_mask.requires_grad
+    return call.aligned and fits and preferred and not learnt
 
 
 def _fits_flash(call: Call, capability: tuple[int, int]) -> bool:
-    fits = call.even and call.width <= WIDEST_OF_FLASH and capability >= AMPERE
+    # Latent attention has heads of values that are narrower than those of queries.
+    even = call.width == int(call.value.shape[-1])
+    fits = even and call.width <= WIDEST_OF_FLASH and capability >= AMPERE
     return call.aligned and fits and call.attn_mask is None
 
 
@@ -116,20 +113,11 @@ def _fits_efficient(call: Call) -> bool:
     """Values may be narrower than queries; both fill vectors of 128 bits."""
     vector = 8 if call.half else 4
     widths = call.width, int(call.value.shape[-1])
-    whole = not call.grouped and not any(width % vector for width in widths)
-    return call.plain and whole and call.in_rows
-
-
-def _cudnn(call: Call) -> Any:
-    return aten._scaled_dot_product_cudnn_attention(
-        *call.operands,
-        _added(call),
-        call.gradients,
-        call.dropout_p,
-        call.is_causal,
-        False,
-        scale=call.scale,
-    )[0]
+    grouped = call.enable_gqa and call.query.shape[1] != call.key.shape[1]
+    whole = not grouped and not any(width % vector for width in widths)
+    # T5 adds a table of places to a mask, whose heads lie next to each other: no rows of keys.
+    in_rows = call.attn_mask is None or call.attn_mask.stride(-1) == 1
+    return call.plain and whole and in_rows
 
 
 def _added(call: Call) -> torch.Tensor | None:
@@ -144,40 +132,12 @@ def _added(call: Call) -> torch.Tensor | None:
     return torch.where(mask, 0.0, torch.full((), -torch.inf, **numbers))
 
 
-def _flash(call: Call) -> Any:
-    return aten._scaled_dot_product_flash_attention(
-        *call.operands, call.dropout_p, call.is_causal, False, scale=call.scale
-    )[0]
-
-
-def _efficient(call: Call) -> Any:
-    return aten._scaled_dot_product_efficient_attention(
-        *call.operands,
-        _bias(call),
-        call.gradients,
-        call.dropout_p,
-        call.is_causal,
-        scale=call.scale,
-    )[0]
-
-
 def _bias(call: Call) -> torch.Tensor | None:
     """The mask for every head."""
     mask = _added(call)
     if mask is None:
         return None
     return mask.expand(*call.query.shape[:3], call.key.shape[2])
-
-
-def _math(call: Call) -> Any:
-    return aten._scaled_dot_product_attention_math(
-        *call.operands,
-        _added(call),
-        call.dropout_p,
-        call.is_causal,
-        scale=call.scale,
-        enable_gqa=call.enable_gqa,
-    )[0]
 
 
 def install() -> None:

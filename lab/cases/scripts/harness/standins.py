@@ -7,6 +7,7 @@ import gzip
 import json
 import pickle
 import random
+import string
 import struct
 import sys
 from pathlib import Path
@@ -103,7 +104,8 @@ def texts(root):
     for part, count in (("train", 20000), ("valid", 2000), ("test", 2000)):
         path = root / "data/wikitext-2" / f"{part}.txt"
         path.write_text("\n".join(lines[:count]) + "\n")
-    (root / "data/input.txt").write_text("\n".join(lines[:20000]))
+    # Programs of characters ask for any of them.
+    (root / "data/input.txt").write_text("\n".join([string.printable, *lines]))
     tokens = np.random.randint(0, 50257, 2_000_000, dtype=np.uint16)
     for part in ("train", "val"):
         tokens.tofile(root / "data/shakespeare" / f"{part}.bin")
