@@ -10,7 +10,6 @@ from lab import CASES
 from prestep.sim.costs.gpu_files import HARDWARE
 from prestep.sim.costs.kinds import DTYPE_BYTES
 from prestep.sim.costs.library_families import (
-    ATTENTION,
     PRODUCTS,
     SCANS,
     Family,
@@ -20,6 +19,29 @@ from prestep.sim.costs.library_families import (
 
 TABLES = CASES / "kernels" / "tables"
 EXCHANGING_SMS = 24  # most SMs that exchanges were measured with: a table's unit
+
+
+def _attention_work(sizes: Sizes, dtype: str) -> Work:
+    """Causal attention; queries and results have 16 bits."""
+    batch, seq, heads, kv_heads, dim, _ = sizes.T
+    window = _window(sizes)
+    pairs = batch * heads * (seq * window - window * window / 2)
+    vectors = batch * seq * (4.0 * heads + 2.0 * DTYPE_BYTES[dtype] * kv_heads)
+    return 4.0 * pairs * dim, vectors * dim
+
+
+def _window(sizes: Sizes) -> np.ndarray:
+    """Tokens that the last token sees; a window of 0 is none."""
+    seq, window = sizes[:, 1], sizes[:, 5]
+    return np.where((window > 0) & (window < seq), window, seq)
+
+
+def _attention_axes(sizes: Sizes) -> np.ndarray:
+    batch, seq, heads, kv_heads, dim = np.log2(sizes[:, :5]).T
+    work = 0.6 * (batch + heads)
+    sharing = 0.5 * (heads - kv_heads)
+    seen = np.log2(_window(sizes))
+    return np.column_stack([work, seq, 0.5 * heads, sharing, 2.0 * dim, seen])
 
 
 def _expert_work(sizes: Sizes, dtype: str) -> Work:
@@ -53,6 +75,14 @@ def _exchange_axes(sizes: Sizes) -> np.ndarray:
     return np.column_stack([2.0 * ranks, tokens, hidden, topk, 0.3 * experts, sms])
 
 
+#: Tokens of a sequence, queries from its start on; `window` 0: every token sees all before it.
+ATTENTION = Family(
+    "attention",
+    ("batch", "seq", "heads", "kv_heads", "dim", "window"),
+    _attention_work,
+    _attention_axes,
+    3e-6,
+)
 #: The experts of a layer on one GPU of `tensor` x `groups` that share them; `tokens` of all groups.
 EXPERTS = Family(
     "experts",
@@ -74,4 +104,4 @@ FAMILIES = (PRODUCTS, ATTENTION, EXPERTS, SCANS, EXCHANGES)
 
 def folder_of(family: Family) -> Path:
     """Returns the folder with a family's table: packaged where steps read it."""
-    return TABLES if family in (EXPERTS, EXCHANGES) else HARDWARE
+    return TABLES if family in (ATTENTION, EXPERTS, EXCHANGES) else HARDWARE

@@ -12,8 +12,8 @@ import pandas as pd
 import pyarrow
 
 from lab.formats import exchange_rows
-from lab.formats.library_families import EXCHANGES, EXPERTS
-from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, SCANS, Family
+from lab.formats.library_families import ATTENTION, EXCHANGES, EXPERTS
+from prestep.sim.costs.library_families import PRODUCTS, SCANS, Family
 from prestep.sim.errors import InputError, Mistake
 
 GPUS = {

@@ -15,9 +15,8 @@ from prestep.sim.costs.kinds import DTYPE_BYTES
 
 TILE = 64  # rows: the smallest tiles of products
 Sizes = np.ndarray  # a kernel a row, a size a column
-Work = tuple[
-    np.ndarray, np.ndarray
-]  # floating-point operations and bytes, of every row
+# Floating-point operations and bytes, of every row.
+Work = tuple[np.ndarray, np.ndarray]
 
 
 @dataclass(frozen=True)
@@ -57,29 +56,6 @@ def _product_axes(sizes: Sizes) -> np.ndarray:
     return np.hstack([np.log2(sizes), 0.5 * begun])
 
 
-def _attention_work(sizes: Sizes, dtype: str) -> Work:
-    """Causal attention; queries and results have 16 bits."""
-    batch, seq, heads, kv_heads, dim, _ = sizes.T
-    window = _window(sizes)
-    pairs = batch * heads * (seq * window - window * window / 2)
-    vectors = batch * seq * (4.0 * heads + 2.0 * DTYPE_BYTES[dtype] * kv_heads)
-    return 4.0 * pairs * dim, vectors * dim
-
-
-def _window(sizes: Sizes) -> np.ndarray:
-    """Tokens that the last token sees; a window of 0 is none."""
-    seq, window = sizes[:, 1], sizes[:, 5]
-    return np.where((window > 0) & (window < seq), window, seq)
-
-
-def _attention_axes(sizes: Sizes) -> np.ndarray:
-    batch, seq, heads, kv_heads, dim = np.log2(sizes[:, :5]).T
-    work = 0.6 * (batch + heads)
-    sharing = 0.5 * (heads - kv_heads)
-    seen = np.log2(_window(sizes))
-    return np.column_stack([work, seq, 0.5 * heads, sharing, 2.0 * dim, seen])
-
-
 def _scan_work(sizes: Sizes, dtype: str) -> Work:
     """A scan by chunks: products inside a chunk and with the state, which is read and written in fp32."""
     batch, seq, keys, key_dim, values, value_dim, chunk = sizes.T
@@ -98,14 +74,6 @@ def _scan_axes(sizes: Sizes) -> np.ndarray:
 
 
 PRODUCTS = Family("products", ("m", "n", "k"), _product_work, _product_axes, 2e-6)
-#: Tokens of a sequence, queries from its start on; `window` 0: every token sees all before it.
-ATTENTION = Family(
-    "attention",
-    ("batch", "seq", "heads", "kv_heads", "dim", "window"),
-    _attention_work,
-    _attention_axes,
-    3e-6,
-)
 #: State-space and linear-attention kernels: Mamba-2 (keys: its groups), gated delta rule, Kimi delta attention.
 SCANS = Family(
     "scans",

@@ -15,11 +15,11 @@ from lab import CASES
 from lab.fit import library_errors
 from lab.fit.libraries import newest, split
 from lab.formats import library_families, library_rows
-from lab.formats.library_families import EXCHANGES, EXPERTS, FAMILIES
+from lab.formats.library_families import ATTENTION, EXCHANGES, EXPERTS, FAMILIES
 from lab.formats.packaged import libraries, library_table
 from lab.sets.kernels import validate_set
 from prestep.sim.costs import load_gpu
-from prestep.sim.costs.library_families import ATTENTION, PRODUCTS, SCANS, Family
+from prestep.sim.costs.library_families import PRODUCTS, SCANS, Family
 from prestep.sim.costs.library_table import LibraryTable
 from prestep.sim.errors import InputError
 
