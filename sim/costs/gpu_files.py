@@ -68,11 +68,13 @@ def facts_of(
     """
     folder = folder or folder_of(name)
     stated, *measured = _tables_of(name, folder)
-    table, known = stated, set[str]()
+    table, measured_load = stated, set[str]()
     for part in measured:
         table = laid_over(table, part)
-        known.update(part.get("sustained", ()))
-    guessed_load = tuple(key for key in stated.get("sustained", ()) if key not in known)
+        measured_load.update(part.get("sustained", ()))
+    # Load that only the GPU's own file states is a guess (its comment there says so).
+    own_load = stated.get("sustained", ())
+    guessed_load = tuple(key for key in own_load if key not in measured_load)
     facts = gpu_facts(laid_over(table, over or {}), guessed_load)
     # Steps say nothing of a GPU of other facts.
     own = folder == HARDWARE and not over

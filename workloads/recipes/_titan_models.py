@@ -20,7 +20,7 @@ from prestep.workloads.recipes._values import Made
 ATTENTION, FEED_FORWARD = 4, 2
 #: Where arguments of a model stand: its own, those of its layers, or of its experts.
 PLACES = ("", "layers", "moe_args", "model_config")
-#: The flavor that its tests train, and that a file means which says none.
+#: The flavor that torchtitan's tests train; also the default of a file without a flavor.
 TESTED = "debugmodel"
 #: Where models lie, below torchtitan.
 FOLDERS = ("models", "experiments")
@@ -39,36 +39,34 @@ def choose(draft: Recipe, document: Document) -> None:
     InputError
         For a model of layers that are not simulated.
     """
-    name, flavor = (
-        document.get("model.name", "llama3"),
-        document.get("model.flavor", TESTED),
-    )
-    said, where = "model.flavor", document.place("model.flavor")
+    name = document.get("model.name", "llama3")
+    flavor = document.get("model.flavor", TESTED)
+    source, where = "model.flavor", document.place("model.flavor")
     if reason := _tables()["refused"].get(name):
         expected = "layers that are simulated"
-        raise InputError.of(where, said, f"{name}: {flavor}", expected, reason)
+        raise InputError.of(where, source, f"{name}: {flavor}", expected, reason)
     base = document.get("model.hf_model") or document.get("hf_transformers.model", "")
-    known = map(_models.model_named, (f"{name}-{flavor}", str(flavor), str(base)))
-    ours = next(filter(None, known), "")
+    bundled = map(_models.model_named, (f"{name}-{flavor}", str(flavor), str(base)))
+    ours = next(filter(None, bundled), "")
     sizes = _written(document.path, name, flavor)
     if ours:
-        draft.set("model.name", ours, said, where)
+        draft.set("model.name", ours, source, where)
     elif not sizes:
-        _models.missing(draft, f'"{name}" {shown(flavor)}', said, where)
+        _models.missing(draft, f'"{name}" {shown(flavor)}', source, where)
         return
     own = _keys(name, sizes, whole=not ours) if base or not ours else {}
     for key, value in own.items():
-        draft.set(f"model.{key}", value, said, where)
+        draft.set(f"model.{key}", value, source, where)
     if layers := document.get("model.num_mtp_layers"):
-        draft.set("model.mtp_layers", layers, said, where)
+        draft.set("model.mtp_layers", layers, source, where)
     _tower(draft, sizes)
 
 
 def _written(recipe: Path, name: str, flavor: object) -> dict[str, Any]:
     """Arguments of the flavor's builder, by the names that they have in the checkout's file."""
     places = (Source(f"torchtitan.{folder}.{name}", 0, "") for folder in FOLDERS)
-    found = (_documents.file_of(recipe, place) for place in places)
-    file = next(filter(None, found), None)
+    files_of_model = (_documents.file_of(recipe, place) for place in places)
+    file = next(filter(None, files_of_model), None)
     if flavor == TESTED and name in _tables()["alone"]:
         return dict(_tables()["alone"][name])
     if file is None or name not in _tables()["families"]:
