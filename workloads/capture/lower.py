@@ -323,7 +323,7 @@ class _RankProgram:
         self.recorder.cpu(f"saved_tensor{again}", values["number"])
 
     def play_ddp(self, values: Mapping[str, Any]) -> None:
-        """Forward passes of DistributedDataParallel: its C++ makes ready to see gradients."""
+        """Charges the host for forward passes of DistributedDataParallel, whose C++ then prepares for gradients."""
         self.recorder.cpu("ddp_forward", values["number"])
 
     def play_host_computes(self, values: Mapping[str, Any]) -> None:
@@ -369,7 +369,7 @@ def _stream(number: int) -> str:
 
 
 def _phase(name: str, backward: int) -> int:
-    """What a checkpointed layer runs again (2) is forward."""
+    """Returns the phase of an operation; one that a checkpointed layer runs again (`backward` 2) is forward."""
     if backward == BACKWARD:
         return BACKWARD
     return OPTIMIZER if name.startswith(UPDATES) else FORWARD

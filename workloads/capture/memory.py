@@ -66,13 +66,13 @@ class DeviceMemory:
 
 
 def _buckets(rank: RankRecording) -> list[int]:
-    """Storages of DDP's buckets, which its second step made anew: gradients that are reduced as they are."""
+    """Storages of DDP's buckets, which its second step allocates anew: gradients that an all-reduce takes whole."""
     if not any(event.kind == "ddp" for event in rank.events):
         return []
     asked = (e.values for e in rank.events if e.kind == "communicate")
     reduced = {each["bytes"] for each in asked if each["kind"] == "all_reduce"}
-    kept = ((n, size) for n, size in rank.alive.items() if size in reduced)
-    return [number for number, _ in kept if rank.owners.get(number) == "gradients"]
+    same_size = ((n, size) for n, size in rank.alive.items() if size in reduced)
+    return [number for number, _ in same_size if rank.owners.get(number) == "gradients"]
 
 
 def handles(

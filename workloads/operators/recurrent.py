@@ -64,9 +64,9 @@ def scratch(operation: Operation) -> float:
     steps, batch, _, width, count = kernel.shape
     states = steps * batch * width * ELEMENT_BYTES[first(operation).dtype]
     whole = TWO_WAYS * count if both is True else ONE_WAY * count + BESIDE
-    kept = count * (GATES[mode] + 2) if isinstance(mode, int) else 0
+    reserve = count * (GATES[mode] + 2) if isinstance(mode, int) else 0
     weights = sum(each.bytes for pair in _weights(operation) for each in pair)
-    return states * max(0.0, whole - kept) + weights + ALWAYS
+    return states * max(0.0, whole - reserve) + weights + ALWAYS
 
 
 def _weights(operation: Operation) -> list[tuple[Operand, Operand]]:

@@ -109,13 +109,13 @@ def _recurrent(
     directions = 2 if bidirectional else 1
     width = projected or hidden
     times = tuple(source.shape[:1] if packed else source.shape[:2])
-    kept = prod(times) * layers * directions * hidden * (GATES[mode] + 2)
+    reserve = prod(times) * layers * directions * hidden * (GATES[mode] + 2)
     return (
         source.new_empty((*times, width * directions)),
         torch.empty_like(hx),
         source.new_empty(0) if cx is None else torch.empty_like(cx),
         source.new_empty(
-            kept * source.element_size() if train else 0, dtype=torch.uint8
+            reserve * source.element_size() if train else 0, dtype=torch.uint8
         ),
         source.new_empty(0),
     )

@@ -48,8 +48,8 @@ def with_entries(
     assumed: Counter[str],
 ) -> Any:
     """A sparse result with the entries that it has on a GPU; those that have them, and dense ones, as they are."""
-    known = getattr(result, "_value", None) is not None
-    if not is_sparse(result) or known or any(result is each for each in operands):
+    has_value = getattr(result, "_value", None) is not None
+    if not is_sparse(result) or has_value or any(result is each for each in operands):
         return result
     sparse = list(filter(is_sparse, operands))
     if not sparse and result._nnz():
@@ -70,7 +70,7 @@ def _by_place(tensor: torch.Tensor) -> bool:
 def _entries(
     function: Any, operands: list[torch.Tensor], result: torch.Tensor
 ) -> tuple[int, str]:
-    """How many entries a result has, and what was assumed of them: those of its operand, unless they are found anew."""
+    """Number of entries of a result, and the assumption behind it: the operand's number where no rule says more."""
     counts = [each._nnz() for each in operands if is_sparse(each)]
     dense = result.dense_dim() if _by_place(result) else 0
     room = prod(result.shape[: result.dim() - dense])
@@ -115,7 +115,7 @@ def _made(
 
 
 def _content(tensor: torch.Tensor) -> torch.Tensor:
-    """What a fake tensor has inside: a tensor without data in the same memory."""
+    """Returns the tensor without data inside a fake tensor, in the same memory."""
     inside = torch.empty((0,), dtype=tensor.dtype, device="meta")
     place = tensor.storage_offset(), tensor.shape, tensor.stride()
     return inside.set_(tensor.untyped_storage(), *place)

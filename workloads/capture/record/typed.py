@@ -44,7 +44,7 @@ def named(dtype: Any) -> Typed | None:
 
 
 def install() -> None:
-    """Programs may make such a type that of all new tensors."""
+    """Lets programs make a type of the GPU the default of new tensors."""
     make_default = torch.set_default_tensor_type
 
     def set_default_tensor_type(kind: Any) -> None:

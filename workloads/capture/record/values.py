@@ -236,12 +236,12 @@ class Experts:
 def _is_known_row(tensor: Any, picked: torch.Tensor) -> bool:
     """Whether a tensor is a row of known whole numbers, such as which graph each node is of, and so is the other."""
     row = tensor.dim() == picked.dim() == 1 and not tensor.is_floating_point()
-    known = value_of(tensor) is not None and tensor.dtype != torch.bool
-    return row and known and tensor.numel() > 0 and is_small(picked)
+    has_numbers = value_of(tensor) is not None and tensor.dtype != torch.bool
+    return row and has_numbers and tensor.numel() > 0 and is_small(picked)
 
 
 def pick_evenly(row: Any, picked: Any) -> None:
-    """Gives what is picked from a row by unknown places values of the same range."""
+    """Gives a tensor that was picked from a row at unknown places values spread over the row's range."""
     count = picked.numel()
     places = torch.arange(count, device="cpu") * row.numel() // max(1, count)
     picked._value, picked._assumed = row[places], True
