@@ -45,8 +45,9 @@ def compare(
             found, expected = f"{len(chosen)} sets", "one set, whose limits count"
             raise InputError.of("command line", "--rows", found, expected)
         if not (chosen and rows.is_dir()):  # which some kinds of sets take
+            of_set = f", or of the set {chosen[0]}" if chosen else ""
             expected = (
-                "jobs with their times (CSV), rows of `prestep measure` or of the set"
+                f"jobs with their times (CSV), or rows of `prestep measure`{of_set}"
             )
             must_exist(rows, expected)
         if not chosen:
