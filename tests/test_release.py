@@ -26,7 +26,7 @@ from prestep.sim.commands.list import KINDS
 from prestep.sim.tools import catalog
 from prestep.validation import command
 from tests import in_turn, lowest
-from tests.conftest import MadeOnce, ReportOf
+from tests.conftest import MadeOnce
 
 ROOT = Path(cli.__file__).parent
 #: Further interpreters to try, as paths: PRESTEP_PYTHONS=/usr/bin/python3.12:/usr/bin/python3.13
@@ -178,7 +178,7 @@ def test_the_sdist_makes_the_same_wheel(
 
 @pytest.mark.slow
 def test_what_is_installed_does_what_the_tree_does(
-    installed: Callable[[str], Path], report_of: ReportOf, tmp_path: Path
+    installed: Callable[[str], Path], tmp_path: Path
 ) -> None:
     """From another folder, with nothing of the tree in sight: lists, clusters, a search, replays and steps, to the last bit."""
     prestep = installed(sys.executable)
@@ -206,11 +206,11 @@ def test_what_is_installed_does_what_the_tree_does(
     assert all("nodes" in text for text in shown[:3])
     assert all("size" in text for text in shown[3:6])
     assert "simulated" in shown[6]
-    sets = ("h200-straggler", "h200-whatif")
-    tree = command.as_json([report_of(name) for name in sets])
+    rows = lab.CASES / "h200" / "straggler_4gpu.jsonl"
+    tree = command.as_json(command.compare((), rows, 1, None))
     (tmp_path / "tree.json").write_text(json.dumps(tree), encoding="utf-8")
     same = ("--only-compare", "--exact", "--compare", "tree.json")
-    assert "0 moved" in call(prestep, "validate", *sets, *same, cwd=tmp_path)
+    assert "0 moved" in call(prestep, "validate", "--rows", rows, *same, cwd=tmp_path)
     where = call(
         prestep.with_name("python"),
         "-c",

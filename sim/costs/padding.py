@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from prestep.sim.costs import gemm
 from prestep.sim.costs.kinds import STREAM_PASSES
-from prestep.sim.graph.kernel import GROUPS, PRODUCTS, Kernel
+from prestep.sim.graph.kernel import GROUPS, Kernel
 
 if TYPE_CHECKING:
     from prestep.sim.costs.gpu import Gpu
@@ -30,10 +30,12 @@ PRODUCT_STEPS, OTHER_STEPS = 8, 4
 GROWN = 1.3
 #: Largest size looked at.
 LARGEST = 2**40
+#: Products that could be filled up: with a bias, or into what is there, libraries choose kernels by other rules.
+FILLED = ("gemm", "aten mm", "aten _scaled_mm")
 #: Which sizes can be filled up; of kinds not listed, none.
 AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(STREAM_PASSES, (0,)),
-    **dict.fromkeys(PRODUCTS, (0, 1, 2)),
+    **dict.fromkeys(FILLED, (0, 1, 2)),
     **dict.fromkeys(GROUPS, (1, 2, 3)),
     **dict.fromkeys(("attention_fwd", "attention_bwd"), (0, 3)),
 }

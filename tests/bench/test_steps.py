@@ -13,7 +13,7 @@ from lab.bench import steps
 def test_a_peers_training_step(benchmark: Any, name: str) -> None:
     """As many operations whatever the ranks; the time is at most 6 % above the peer's, which knows no congestion."""
     time, counts = benchmark.pedantic(steps.CASES[name].run, rounds=1)
-    assert counts["operations"] == 288 and counts["events"] <= 1650
+    assert counts["operations"] == 288 and counts["events"] <= 1670
     assert time == pytest.approx(steps.CASES["G5-512"].predicted, rel=0.06)
 
 

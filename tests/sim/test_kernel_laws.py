@@ -304,3 +304,13 @@ def test_the_clock_counts_by_what_a_kernel_does(name: str) -> None:
     for kernel in kernels:
         slower = gpu.in_step(kernel, together=True) / gpu.in_step(kernel)
         assert slower == pytest.approx(gpu.crowded)
+
+
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+def test_a_chip_under_a_lower_limit_is_no_faster(dtype: str) -> None:
+    """A B100 has the chip of a B200 at 700 W: alone and in a step its products take as long or longer."""
+    lower, higher = load_gpu("b100"), load_gpu("b200")
+    for size in (4096, 8192, 16384):
+        kernel = Kernel("aten mm", (size, size, size), dtype, "nt")
+        assert lower.duration(kernel) >= higher.duration(kernel) * (1 - 1e-9)
+        assert lower.in_step(kernel) >= higher.in_step(kernel) * (1 - 1e-9)

@@ -72,7 +72,7 @@ def test_gradients_take_longer_as_an_h200s_do() -> None:
     )
     assert data / forward == pytest.approx(stack.nn / stack.share)
     assert weight / forward == pytest.approx(stack.tn / stack.share)
-    assert data <= forward < weight
+    assert max(data, forward) < weight
 
 
 def test_what_a_library_measured_is_no_guess() -> None:

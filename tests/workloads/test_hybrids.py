@@ -87,10 +87,11 @@ def test_counts_are_the_published_ones(name: str) -> None:
 
 
 def test_a_pattern_of_attention_and_feed_forward_is_a_transformer() -> None:
-    whole = run({"layers": 3})
-    parts = run({"layer_pattern": "*-*-*-"})
+    # On a GPU without a power budget, which pauses between parts would fill.
+    whole = run({"layers": 3}, cluster="dgx-a100")
+    parts = run({"layer_pattern": "*-*-*-"}, cluster="dgx-a100")
     # Each part begins with a launch, and nobody adds its gradient to the residual's.
-    assert parts.step_time == pytest.approx(whole.step_time, rel=0.02)
+    assert parts.step_time == pytest.approx(whole.step_time, rel=0.002)
     both = spec(layers=3), spec(layer_pattern="*-*-*-")
     assert total_parameters(both[0]) == total_parameters(both[1])
 

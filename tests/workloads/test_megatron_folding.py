@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ from prestep.workloads.lowered import Place, Site, Unlike
 from prestep.workloads.megatron.folding import Grid, kinds_of
 from prestep.workloads.megatron.lower import lower
 from prestep.workloads.torch.compiled import compiled_block
+from prestep.workloads.torch.lower import ANYWHERE
 from prestep.workloads.torch.lower import lower as lower_pytorch
 from tests.executed import Executed, executed, of_lowered, step_time
 
@@ -167,7 +169,7 @@ def test_pytorch_folded_is_unfolded(data: st.DataObject) -> None:
         tuple(range(dp * tp * pp * cp)),
         compiled_block if compiled else None,
     )
-    every = lower_pytorch(s, one.model, 1.0, apart, run_block)
+    every = lower_pytorch(s, one.model, replace(ANYWHERE, speeds=apart), run_block)
     assert len(every.graph.programs) == dp * tp * pp * cp
     whole = step_time(of_lowered(one, every))
     assert step_time(one) == pytest.approx(whole, rel=1e-9)
