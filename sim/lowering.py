@@ -276,7 +276,8 @@ def _by_rank(lowered: Lowered, hosts: Sequence[float]) -> Lowered:
         replace(program, host=program.host * hosts[program.rank])
         for program in lowered.graph.programs
     )
-    return replace(lowered, graph=replace(lowered.graph, programs=programs))
+    graph = replace(lowered.graph, programs=programs)
+    return replace(lowered, graph=graph, hosts=tuple(hosts))
 
 
 def _speeds(

@@ -154,7 +154,8 @@ class Lowered:
     ``model_flops`` are those of a step's model over all ranks, nan where the program's file does not tell them from
     recomputation; None: they follow from the model's sizes. ``reads``: what a program's step reads over all ranks, and
     its unit. ``attention``: as in `Site`. ``launch``: seconds of the host for each further CUDA kernel of an operation;
-    0: what operations cost the host has them.
+    0: what operations cost the host has them. ``hosts``: of every rank, time of its host over the site's, which the
+    graph has already; empty: all are alike.
     """
 
     graph: OpGraph
@@ -168,3 +169,4 @@ class Lowered:
     reads: tuple[float, str] = (math.nan, "steps")
     attention: str = ""
     launch: float = 0.0
+    hosts: tuple[float, ...] = ()

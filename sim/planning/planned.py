@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -150,7 +150,9 @@ def _planned(
     plans: tuple[Plan, ...],
 ) -> Planned:
     waiting = _waiting(job, machine)
-    graph = with_launches(lowered.graph, machine.gpu, lowered.launch)
+    graph = with_launches(
+        lowered.graph, machine.gpu, lowered.launch, lowered.hosts
+    )
     timed = _timed(job, machine, graph, plans, chains, waiting)
     return Planned(
         **vars(timed),
@@ -291,13 +293,17 @@ def _scale(
     return scale
 
 
-def with_launches(graph: OpGraph, gpu: Gpu, each: float) -> OpGraph:
+def with_launches(
+    graph: OpGraph, gpu: Gpu, each: float, hosts: Sequence[float] = ()
+) -> OpGraph:
     """The graph with the host's time for further CUDA kernels of operations, spent before what follows them.
 
     Parameters
     ----------
     each
         Seconds of a launch; 0: what operations cost the host has them all.
+    hosts
+        Of every rank, time of its host over that; empty: 1.
     """
     if not each:
         return graph
@@ -305,7 +311,10 @@ def with_launches(graph: OpGraph, gpu: Gpu, each: float) -> OpGraph:
         gpu.further_launches(kernel) if isinstance(kernel, Kernel) else 0
         for kernel in graph.kernels
     ]
-    programs = tuple(_paying(p, each * np.array(further)) for p in graph.programs)
+    seconds = each * np.array(further)
+    programs = tuple(
+        _paying(p, seconds * (hosts[p.rank] if hosts else 1.0)) for p in graph.programs
+    )
     return replace(graph, programs=programs)
 
 
