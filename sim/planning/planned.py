@@ -150,9 +150,7 @@ def _planned(
     plans: tuple[Plan, ...],
 ) -> Planned:
     waiting = _waiting(job, machine)
-    graph = with_launches(
-        lowered.graph, machine.gpu, lowered.launch, lowered.hosts
-    )
+    graph = with_launches(lowered.graph, machine.gpu, lowered.launch, lowered.hosts)
     timed = _timed(job, machine, graph, plans, chains, waiting)
     return Planned(
         **vars(timed),
