@@ -53,7 +53,7 @@ def scale() -> Markup:
 
 
 def cluster(heat: Heat, with_host: bool = True, moving: bool = True) -> Markup:
-    """The cluster, with every cable as strong as the mean use of its busiest like; red where one is full.
+    """Draws the cluster; the colour of a line shows the use of the busiest link that it stands for, red if full.
 
     ``moving``: the page's slider shows other moments on it.
     """

@@ -136,8 +136,8 @@ def _whose_step(rank: int, length: float, step: float) -> str:
 def _moments(parts: int) -> str:
     """What the drawing shows, and the slider over the parts of the step."""
     return Markup(
-        "<p>What is alike is drawn once. A cable is as strong as its busiest like is used, over the whole step or at "
-        "the moment of the slider, and red where it is full; the rows below show all moments.</p>"
+        "<p>Identical parts are drawn once. The busier a link is, the stronger its colour, and a full link is red: "
+        "over the whole step, or at the moment that the slider shows. The rows below show all moments.</p>"
         f'<div class="bar"><label for="moment" class="soft">moment</label>'
         f'<input id="moment" type="range" min="0" max="{parts}" '
         'value="0"><span id="when" role="status">whole step</span></div>'
