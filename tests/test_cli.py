@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from prestep import cli
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.tools.catalog import DEMO, find_scenario
+from tests.laboratory import needs_sets
 
 ROOT = Path(cli.__file__).parent
 # Llama 3 70B: 141 GB of bf16 parameters do not fit a GPU of 140 GiB together with anything else.
@@ -178,7 +179,7 @@ def test_schema_is_json_on_stdout() -> None:
         ("collectives", "ring"),
         ("topologies", "host"),
         ("exporters", "chrome_trace"),
-        ("sets", "h200-straggler"),
+        pytest.param("sets", "h200-straggler", marks=needs_sets),
     ],
 )
 def test_list_prints_one_name_a_line(kind: str, name: str) -> None:
@@ -321,6 +322,7 @@ def test_a_model_that_does_not_fit_is_said_to_be_out_of_memory(tmp_path: Path) -
     assert "OUT OF MEMORY" in text and "the largest part is optimizer" in text
 
 
+@needs_sets
 @pytest.mark.usefixtures("known_reports")
 def test_validate_exits_1_outside_tolerance_and_prints_json() -> None:
     """Cases and figures under the names that scripts rely on; the exit code is the verdict."""
@@ -337,6 +339,7 @@ def test_validate_exits_1_outside_tolerance_and_prints_json() -> None:
     )
 
 
+@needs_sets
 @pytest.mark.usefixtures("known_reports")
 def test_validate_writes_markdown_to_a_pipe() -> None:
     """A file or a pipe gets Markdown, that pastes into a page."""

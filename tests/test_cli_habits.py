@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from prestep import cli
+from tests.laboratory import needs_sets
 
 ROOT = Path(cli.__file__).parent
 
@@ -134,7 +135,7 @@ def offered(*words: str) -> list[str]:
         (["collective", "--cluster", "dgx-b200-"], "plain,dgx-b200-superpod"),
         (["topology", "sh"], "plain,show"),
         (["topology", "show", "aws-p5"], "plain,aws-p5"),
-        (["validate", "h200-w"], "plain,h200-whatif"),
+        pytest.param(["validate", "h200-w"], "plain,h200-whatif", marks=needs_sets),
         (["list", "schem"], ""),
     ],
 )

@@ -64,6 +64,7 @@ def answer(properties: SimpleNamespace, gpus: int, local_rank: int) -> None:
         setattr(cuda, name, older)
     typed.install()
     torch.Generator = Generator
+    torch.Event, torch.Stream = Event, Stream
     cuda.default_generators = (Generator("cuda"),) * gpus
     cuda.nccl.version = lambda: NCCL
     torch.backends.cuda.preferred_linalg_library = _nothing
