@@ -22,7 +22,7 @@ from prestep.sim.costs.kinds import DTYPE_BYTES, KINDS, work
 from prestep.sim.costs.power import Meter
 from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.costs.tables import read_rows
-from prestep.sim.graph.kernel import Kernel, product
+from prestep.sim.graph.kernel import PREFIX, Kernel, product
 from prestep.sim.planning.jitter import jitter_of
 from prestep.sim.planning.planned import LAUNCH_LATENCY
 from prestep.sim.reliability import failures
@@ -159,10 +159,10 @@ def of_hosts() -> Iterator[Answer]:
 
 def of_interference() -> Iterator[Answer]:
     """Kernels beside a collective of all channels, and the collective beside them."""
-    kinds = (*BUNDLED.factor, "softmax", "aten mm")
-    for text in dict.fromkeys(kinds):
-        kind, _, layout = text.partition(" ")
-        if kind not in KINDS:
+    for text in (*BUNDLED.factor, "_softmax", "mm"):
+        name, _, layout = text.partition(" ")
+        kind = name if name in KINDS else PREFIX + name
+        if kind not in KINDS:  # an operation that says its own bytes
             continue
         for shape in _shapes(KINDS[kind][0]):
             kernel = Kernel(kind, shape, "bf16", layout)
