@@ -92,10 +92,9 @@ _REPORT = words.open_table(
 
 SCHEMA = words.titled(
     "Predictions beside measurements: `prestep validate --json`.",
-    {
-        "description": "of one set an object, of several a list",
-        "anyOf": [_REPORT, words.items(_REPORT)],
-    },
+    words.either(
+        "of one set an object, of several a list", _REPORT, words.items(_REPORT)
+    ),
 )
 
 

@@ -44,24 +44,32 @@ FEWEST, UNSTEADY = 5, 0.1
 FAR = 3.0
 
 
+_ROW = words.table(
+    "",
+    id=words.text("the same for the same measurement"),
+    where=words.text("file and line"),
+    measured=words.number("s: the median of the steps"),
+    predicted=words.number("s", of="result.step_time"),
+    signed_error=words.number(
+        "(predicted - measured) / measured",
+        of=lambda row: row.result.step_time / row.measured - 1,
+    ),
+    low=words.or_null(words.number("s", of=lambda row: row.interval[0])),
+    high=words.or_null(
+        words.number("s: nine in ten steps lie between", of=lambda row: row.interval[1])
+    ),
+    doubts=words.items(words.text(), "why it can hardly be true"),
+)
+
 SCHEMA = words.titled(
     "Measurements that others send: `prestep submit --json`.",
     words.table(
         "",
-        good=words.flag("whether no row has doubts"),
-        rows=words.items(
-            words.table(
-                "",
-                id=words.text("the same for the same measurement"),
-                where=words.text("file and line"),
-                measured=words.number("s: the median of the steps"),
-                predicted=words.SECONDS,
-                signed_error=words.number("(predicted - measured) / measured"),
-                low=words.or_null(words.SECONDS),
-                high=words.or_null(words.number("s: nine in ten steps lie between")),
-                doubts=words.items(words.text(), "why it can hardly be true"),
-            )
+        good=words.flag(
+            "whether no row has doubts",
+            of=lambda rows: not any(one.doubts for one in rows),
         ),
+        rows=words.items(_ROW, of=lambda rows: rows),
     ),
 )
 
@@ -86,19 +94,11 @@ class Checked:
     def doubts(self) -> tuple[str, ...]:
         return tuple(_doubts(self.row["step_times"], self.measured, self.result))
 
-    def to_json(self) -> dict[str, Any]:
-        """Seconds."""
+    @property
+    def interval(self) -> tuple[float | None, float | None]:
+        """Between which times nine in ten steps lie, s; None where nobody knows."""
         interval = self.result.uncertainty
-        return {
-            "id": self.id,
-            "where": self.where,
-            "measured": self.measured,
-            "predicted": self.result.step_time,
-            "signed_error": self.result.step_time / self.measured - 1,
-            "low": interval.low if interval else None,
-            "high": interval.high if interval else None,
-            "doubts": list(self.doubts),
-        }
+        return (interval.low, interval.high) if interval else (None, None)
 
 
 def checked(path: Path) -> list[Checked]:
@@ -129,7 +129,7 @@ def text(rows: Sequence[Checked]) -> str:
     """The file for a pull request: what was sent, and under `checked` this version's prediction."""
     lines = []
     for row in rows:
-        report = row.to_json()
+        report = _ROW.row(row)
         checked = {key: report[key] for key in ("id", "measured", "predicted")}
         checked["prestep"] = __version__
         fields = {key: row.row[key] for key in NEEDED}

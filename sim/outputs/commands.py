@@ -95,7 +95,7 @@ EXCHANGE = table(
 
 COLLECTIVE = titled(
     "A collective by size: `prestep collective --json`.",
-    items({"anyOf": [SIZE, CREATION, EXCHANGE]}, "one object a size"),
+    items(either("", SIZE, CREATION, EXCHANGE), "one object a size"),
 )
 
 KERNEL = titled(
@@ -122,12 +122,11 @@ KERNEL = titled(
 LIST = titled(
     "What there is, by name: `prestep list KIND --json`.",
     named(
-        {
-            "anyOf": [
-                text("what it is"),
-                named(text("grade"), "of a GPU: kernels -> grade"),
-            ]
-        }
+        either(
+            "",
+            text("what it is"),
+            named(text("grade"), "of a GPU: kernels -> grade"),
+        )
     ),
 )
 

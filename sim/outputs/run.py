@@ -31,6 +31,7 @@ from prestep.sim.outputs.words import (
     titled,
     whole,
 )
+from prestep.sim.studies import largest
 from prestep.sim.studies.host_effect import HostEffect
 
 INTERVAL = or_null(
@@ -212,29 +213,6 @@ STEP = table(
     expected_error=maybe(EXPECTED),
 )
 
-_SIZE = or_null(
-    table(
-        "a micro batch, and what it needs",
-        micro_batch=whole("samples"),
-        needed=number("bytes"),
-        capacity=or_null(number("bytes")),
-        owners=named(number("bytes")),
-        fits=flag(),
-        largest_owner=text(),
-        usual=number("bytes with the allocator's usual fragmentation"),
-    )
-)
-
-LARGEST = table(
-    "the largest micro batch that fits (--max-micro-batch)",
-    max_micro_batch=whole("samples; 0: none"),
-    at=_SIZE,
-    next=_SIZE,
-    max_micro_batch_with_usual_fragmentation=or_null(whole("samples")),
-    global_batch=or_null(whole("samples a step")),
-    max_micro_batch_of_global_batch=or_null(whole("samples")),
-)
-
 
 def schema() -> Schema:
     """Returns the schema of `prestep run --json`, with what installed extensions add to a step or predict instead."""
@@ -257,7 +235,7 @@ def schema() -> Schema:
         "A predicted step: `prestep run --json`.",
         either(
             "one step; or several jobs, serving, an RL step, or the largest micro batch, as was asked",
-            *(step, jobs, *others, LARGEST),
+            *(step, jobs, *others, largest.SCHEMA),
         ),
     )
 
@@ -266,6 +244,6 @@ def _of_extensions(group: str) -> dict[str, Schema]:
     """`SCHEMA` of each module of a group, by the name of its section; a table of any keys where it says none."""
     modules = plugins.plugins_in(f"{PREFIX}{group}").items()
     return {
-        name: getattr(plugins.imported_plugin(plugin), "SCHEMA", table())
+        name: Schema(getattr(plugins.imported_plugin(plugin), "SCHEMA", table()))
         for name, plugin in modules
     }

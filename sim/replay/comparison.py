@@ -146,14 +146,14 @@ TIME_BY_SHARE = words.named(words.SECONDS, "share -> s")
 _SIDE = words.table(
     "",
     step_time=words.SECONDS,
-    breakdown=TIME_BY_SHARE,
+    breakdown=words.named(words.SECONDS, "share -> s", of="shares"),
     families=words.named(words.SECONDS),
 )
 
 SCHEMA = words.table(
     "the run beside the prediction of its program (--compare)",
     cluster=words.text(),
-    signed_error=words.number("(predicted - measured) / measured"),
+    signed_error=words.number("(predicted - measured) / measured", of="error"),
     measured=_SIDE,
     predicted=_SIDE,
 )
@@ -161,18 +161,4 @@ SCHEMA = words.table(
 
 def as_json(comparison: Comparison) -> dict[str, Any]:
     """Seconds."""
-    return {
-        "cluster": comparison.cluster,
-        "signed_error": comparison.error,
-        **{
-            name: {
-                "step_time": side.step_time,
-                "breakdown": dict(side.shares),
-                "families": dict(side.families),
-            }
-            for name, side in (
-                ("measured", comparison.measured),
-                ("predicted", comparison.predicted),
-            )
-        },
-    }
+    return SCHEMA.row(comparison)

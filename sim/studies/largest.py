@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from prestep.sim.analysis.memory import FRAGMENTATION, Memory, outside, peaks
 from prestep.sim.costs import load_gpu
 from prestep.sim.lowering import lowered_on
+from prestep.sim.outputs import words
 from prestep.sim.predict import load_fabric, plan
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies.room import enough_microbatches, with_samples
@@ -47,13 +48,29 @@ class Need:
     def largest_owner(self) -> str:
         return max(self.owners, key=self.owners.__getitem__)
 
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **asdict(self),
-            "fits": self.fits,
-            "largest_owner": self.largest_owner,
-            "usual": self.usual,
-        }
+
+_NEED = words.table(
+    "a micro batch, and what it needs",
+    micro_batch=words.whole("samples"),
+    needed=words.number("bytes"),
+    capacity=words.or_null(words.number("bytes")),
+    owners=words.named(words.number("bytes")),
+    fits=words.flag(),
+    largest_owner=words.text(),
+    usual=words.number("bytes with the allocator's usual fragmentation"),
+)
+
+SCHEMA = words.table(
+    "the largest micro batch that fits (--max-micro-batch)",
+    max_micro_batch=words.whole("samples; 0: none", of="micro_batch"),
+    at=words.or_null(_NEED),
+    next=words.or_null(words.more(_NEED, "beyond")),
+    max_micro_batch_with_usual_fragmentation=words.or_null(
+        words.whole("samples", of="usual")
+    ),
+    global_batch=words.or_null(words.whole("samples a step")),
+    max_micro_batch_of_global_batch=words.or_null(words.whole("samples", of="divides")),
+)
 
 
 @dataclass(frozen=True)
@@ -81,14 +98,7 @@ class Limit:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values; bytes."""
-        return {
-            "max_micro_batch": self.micro_batch,
-            "at": self.at.to_dict() if self.at is not None else None,
-            "next": self.beyond.to_dict() if self.beyond is not None else None,
-            "max_micro_batch_with_usual_fragmentation": self.usual,
-            "global_batch": self.global_batch,
-            "max_micro_batch_of_global_batch": self.divides,
-        }
+        return SCHEMA.row(self)
 
     def __str__(self) -> str:
         return "\n".join(self._lines())

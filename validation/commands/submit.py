@@ -42,7 +42,7 @@ def command(rows: Path, output: Path | None, json_: bool) -> None:
         talk(f"wrote {output}: add it to a pull request")
     show_result(
         json_,
-        lambda: {"good": good, "rows": [one.to_json() for one in checked]},
+        lambda: submissions.SCHEMA.row(checked),
         lambda: "\n".join(_lines(checked)),
     )
     if not good:

@@ -172,7 +172,7 @@ def hang(dumps: Sequence[Path], json_: bool) -> None:
     found = f"{len(ranks)} ranks: none holds the others up"
     show_result(
         json_,
-        lambda: {"good": not late, "delays": [delay.to_json() for delay in late]},
+        lambda: stuck.SCHEMA.row(late),
         lambda: "\n".join(map(str, late)) or found,
     )
     sys.exit(EXIT_OUTSIDE if late else 0)

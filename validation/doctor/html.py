@@ -33,7 +33,7 @@ def _sections(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
     tables = (
         table(
             page.HEAD,
-            [page.size_cells(size, sweep) for size in sweep.sizes],
+            [page.size_cells(size) for size in sweep.sizes],
             caption=page.heading(sweep),
         )
         for sweep in diagnosis.sweeps

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.exchanges.table import bus_factor
 from prestep.sim.outputs import words
 from prestep.sim.units import (
     aligned,
@@ -16,12 +15,11 @@ from prestep.sim.units import (
     percent,
 )
 from prestep.validation.doctor.causes import causes
-from prestep.validation.doctor.diagnosis import Diagnosis, Sign, Suspect
+from prestep.validation.doctor.diagnosis import Diagnosis
 from prestep.validation.doctor.logs import Run
 from prestep.validation.doctor.normal import Part, interval, slow
-from prestep.validation.doctor.stuck import DELAYS
+from prestep.validation.doctor.stuck import DELAY
 from prestep.validation.doctor.sweep import BANDWIDTH, LARGE, LATENCY, Size, Sweep
-from prestep.validation.formats.collective_rows import nccl_op
 
 #: Names of hosts that take no more columns are shown.
 LONGEST = 60
@@ -42,174 +40,117 @@ HEAD = (
 )
 
 
-_SIGNS = words.items(words.named(words.text()), "lines of the log, and what they say")
+_SIGNS = words.items(
+    words.table("", where=words.text(), text=words.text()),
+    "lines of the log, and what they say",
+)
 
+_SIZE = words.table(
+    "",
+    bytes=words.number(of="size"),
+    measured=words.SECONDS,
+    busbw=words.number("bytes/s"),
+    expected=words.number("s", of="expected.time"),
+    low=words.number("s", of=lambda size: interval(size)[0]),
+    high=words.number("s: good machines lie between", lambda size: interval(size)[1]),
+    slow=words.flag(of=lambda size: slow(size)),
+    algo=words.text(of="expected.algo"),
+    proto=words.text(of="expected.proto"),
+    channels=words.whole(of="expected.channels"),
+)
+
+_PART = words.table(
+    "sizes that one thing bounds",
+    place=words.text(),
+    bound_by=words.text(of="name"),
+    sizes=words.items(
+        words.number("bytes"), of=lambda part: [size.size for size in part.sizes]
+    ),
+    excess=words.number("measured over expected"),
+    limit=words.number("from where on it is abnormal"),
+    ratio=words.number("measured over predicted time, middle over the sizes"),
+    low=words.number("of the fastest good machines", of=lambda part: part.range[0]),
+    high=words.number("of the slowest good machines", of=lambda part: part.range[1]),
+    abnormal=words.flag(),
+)
+
+_SUSPECT = words.table(
+    "",
+    cause=words.text(of="name"),
+    title=words.text(of="cause.title"),
+    change=words.text(
+        "what is changed to simulate it, as --set takes it", "change.text"
+    ),
+    explained=words.or_null(words.number("share of the excess that it explains")),
+    supported=words.flag("a line shows it, or it predicts the times of the log"),
+    distance=words.or_null(words.number("of its times to the measured ones")),
+    check=words.text("what to look at", of="cause.check"),
+    signs=_SIGNS,
+    times=words.items(words.SECONDS),
+)
+
+# Of an answer: a diagnosis, the run, and the name of its cluster.
 SCHEMA = words.titled(
     "Whether a cluster is as fast as good ones: `prestep doctor nccl --json` and `prestep doctor cluster --json`.",
     words.table(
         "",
-        good=words.flag("no part is slower than good machines are"),
-        verdict=words.text("good or not good"),
+        good=words.flag(
+            "no part is slower than good machines are",
+            of=lambda answer: not answer.diagnosis.abnormal,
+        ),
+        verdict=words.text("good or not good", of="diagnosis.verdict"),
         resolution=words.or_null(
-            words.number("by how many times a part may be slower and still be good")
+            words.number(
+                "by how many times a part may be slower and still be good",
+                of="diagnosis.resolution",
+            )
         ),
         cluster=words.text("what the log was held against"),
-        ranks=words.whole(),
-        hosts=words.whole(),
+        ranks=words.whole(of="run.ranks"),
+        hosts=words.whole(of="run.hosts"),
         sweeps=words.items(
             words.table(
                 "an operation",
                 op=words.text(),
-                ranks=words.whole(),
-                sizes=words.items(
-                    words.table(
-                        "",
-                        bytes=words.number(),
-                        **words.each(words.SECONDS, "measured", "expected", "low"),
-                        busbw=words.number("bytes/s"),
-                        high=words.number("s: good machines lie between"),
-                        slow=words.flag(),
-                        algo=words.text(),
-                        proto=words.text(),
-                        channels=words.whole(),
-                    )
-                ),
-            )
-        ),
-        parts=words.items(
-            words.table(
-                "sizes that one thing bounds",
-                place=words.text(),
-                bound_by=words.text(),
-                sizes=words.items(words.number("bytes")),
-                excess=words.number("measured over expected"),
-                limit=words.number("from where on it is abnormal"),
-                abnormal=words.flag(),
-                ratio=words.number(
-                    "measured over predicted time, middle over the sizes"
-                ),
-                low=words.number("of the fastest good machines"),
-                high=words.number("of the slowest good machines"),
-            )
-        ),
-        causes=words.items(
-            words.items(
-                words.table(
-                    "",
-                    cause=words.text(),
-                    supported=words.flag(
-                        "a line shows it, or it predicts the times of the log"
-                    ),
-                    title=words.text(),
-                    change=words.text(
-                        "what is changed to simulate it, as --set takes it"
-                    ),
-                    explained=words.or_null(
-                        words.number("share of the excess that it explains")
-                    ),
-                    distance=words.or_null(
-                        words.number("of its times to the measured ones")
-                    ),
-                    check=words.text("what to look at"),
-                    signs=_SIGNS,
-                    times=words.items(words.SECONDS),
-                )
+                ranks=words.whole(of="row.ranks"),
+                sizes=words.items(_SIZE),
             ),
+            of="diagnosis.sweeps",
+        ),
+        parts=words.items(_PART, of="diagnosis.parts"),
+        causes=words.items(
+            words.items(_SUSPECT),
             "that predict the log, the likeliest first, or may hide in a good one; those of a group predict the same",
+            of="diagnosis.suspects",
         ),
-        ruled_out=words.named(_SIGNS),
-        signs=words.named(_SIGNS),
+        ruled_out=words.named(_SIGNS, of="diagnosis.ruled_out"),
+        signs=words.named(_SIGNS, of="diagnosis.signs"),
         faster=words.items(
-            words.text(), "what NCCL could choose and would be faster, of a good log"
+            words.text(),
+            "what NCCL could choose and would be faster, of a good log",
+            of="diagnosis.faster",
         ),
-        delays=DELAYS,
-        skipped=words.items(words.text(), "lines that could not be read"),
+        delays=words.items(DELAY, of="diagnosis.delays"),
+        skipped=words.items(
+            words.text(),
+            "lines that could not be read",
+            of=lambda answer: map(str, answer.run.skipped),
+        ),
     ),
 )
 
 
+class Answer(NamedTuple):
+    """A diagnosis, what was measured, and the name of the cluster that it is held against."""
+
+    diagnosis: Diagnosis
+    run: Run
+    cluster: str
+
+
 def as_json(diagnosis: Diagnosis, run: Run, cluster: str) -> dict[str, Any]:
     """Seconds and bytes."""
-    return {
-        "good": not diagnosis.abnormal,
-        "verdict": diagnosis.verdict,
-        "resolution": diagnosis.resolution,
-        "cluster": cluster,
-        "ranks": run.ranks,
-        "hosts": run.hosts,
-        "sweeps": [_sweep_json(sweep) for sweep in diagnosis.sweeps],
-        "parts": [_part_json(part) for part in diagnosis.parts],
-        "causes": [
-            [_suspect_json(one) for one in group] for group in diagnosis.suspects
-        ],
-        "ruled_out": {k: _signs_json(v) for k, v in diagnosis.ruled_out.items()},
-        "signs": {k: _signs_json(v) for k, v in diagnosis.signs.items()},
-        "faster": [*diagnosis.faster],
-        "delays": [delay.to_json() for delay in diagnosis.delays],
-        "skipped": [str(mistake) for mistake in run.skipped],
-    }
-
-
-def _sweep_json(sweep: Sweep) -> dict[str, Any]:
-    return {
-        "op": sweep.op,
-        "ranks": sweep.row.ranks,
-        "sizes": [_size_json(size, sweep) for size in sweep.sizes],
-    }
-
-
-def _size_json(size: Size, sweep: Sweep) -> dict[str, Any]:
-    low, high = interval(size)
-    expected = size.expected
-    ran = {key: getattr(expected, key) for key in ("algo", "proto", "channels")}
-    return {
-        "bytes": size.size,
-        "measured": size.measured,
-        "busbw": _busbw(size, sweep),
-        "expected": expected.time,
-        "low": low,
-        "high": high,
-        "slow": slow(size),
-        **ran,
-    }
-
-
-def _part_json(part: Part) -> dict[str, Any]:
-    return {
-        "place": part.place,
-        "bound_by": part.name,
-        "sizes": [size.size for size in part.sizes],
-        "excess": part.excess,
-        "limit": part.limit,
-        "ratio": part.ratio,
-        "low": part.range[0],
-        "high": part.range[1],
-        "abnormal": part.abnormal,
-    }
-
-
-def _suspect_json(suspect: Suspect) -> dict[str, Any]:
-    return {
-        "cause": suspect.name,
-        "title": suspect.cause.title,
-        "change": suspect.change.text,
-        "explained": suspect.explained,
-        "supported": suspect.supported,
-        "distance": suspect.distance,
-        "check": suspect.cause.check,
-        "signs": _signs_json(suspect.signs),
-        "times": list(suspect.times),
-    }
-
-
-def _signs_json(signs: tuple[Sign, ...]) -> list[dict[str, str]]:
-    return [sign._asdict() for sign in signs]
-
-
-def _busbw(size: Size, sweep: Sweep) -> float:
-    """Bus bandwidth of a size; 0 of what is no collective."""
-    ran = size.size / size.measured
-    return ran and ran * bus_factor(nccl_op(sweep.op), sweep.row.ranks)
+    return SCHEMA.row(Answer(diagnosis, run, cluster))
 
 
 def as_text(diagnosis: Diagnosis, run: Run, cluster: str) -> str:
@@ -221,7 +162,7 @@ def _lines(diagnosis: Diagnosis, run: Run, cluster: str) -> Iterator[str]:
     yield extent(run, cluster)
     for sweep in diagnosis.sweeps:
         yield from ("", heading(sweep))
-        cells = [size_cells(size, sweep) for size in sweep.sizes]
+        cells = [size_cells(size) for size in sweep.sizes]
         yield from aligned([HEAD, *cells], left=(5, 6))
     yield ""
     yield verdict(diagnosis)
@@ -253,7 +194,7 @@ def heading(sweep: Sweep) -> str:
     return f"{sweep.op}, {row.ranks} ranks{hosts}{names}"
 
 
-def size_cells(size: Size, sweep: Sweep) -> tuple[str, ...]:
+def size_cells(size: Size) -> tuple[str, ...]:
     """The cells of one size: how long it took, how long good machines take, and what that makes of it."""
     expected = size.expected
     low, high = (bound / expected.time for bound in interval(size))
@@ -264,7 +205,7 @@ def size_cells(size: Size, sweep: Sweep) -> tuple[str, ...]:
     return (
         format_bytes(size.size) if size.size else "",
         format_duration(size.measured),
-        format_bandwidth(_busbw(size, sweep)) if size.size else "",
+        format_bandwidth(size.busbw) if size.size else "",
         f"{size.measured / expected.time:.2f}x",
         f"{low:.2f}x to {high:.2f}x",
         ran if expected.algo else "",

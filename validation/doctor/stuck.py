@@ -36,20 +36,22 @@ _WATCHDOG = re.compile(
     r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)"
 )
 _TIMED_OUT = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
-DELAYS = words.items(
-    words.table(
-        "ranks that hold up a process group",
-        group=words.text(),
-        number=words.whole("of the collective in its group; 0: most of them"),
-        ranks=words.items(words.whole(), "that hold it up"),
-        what=words.text("they did"),
-        waiting=words.items(words.whole()),
-        hangs=words.flag("it never ended; else it ends late"),
-    )
+DELAY = words.table(
+    "ranks that hold up a process group",
+    group=words.text(),
+    number=words.whole("of the collective in its group; 0: most of them"),
+    ranks=words.items(words.whole(), "that hold it up"),
+    what=words.text("they did"),
+    waiting=words.items(words.whole()),
+    hangs=words.flag("it never ended; else it ends late"),
 )
 SCHEMA = words.titled(
     "Ranks that hold a job up: `prestep doctor hang --json`.",
-    words.table("", good=words.flag("none does"), delays=DELAYS),
+    words.table(
+        "",
+        good=words.flag("none does", of=lambda delays: not delays),
+        delays=words.items(DELAY, of=lambda delays: delays),
+    ),
 )
 
 
@@ -116,9 +118,6 @@ class Delay:
         of = f"collective {self.number} of {self.group}" if self.number else self.group
         whose = named(self.ranks) if self.ranks else "no single rank"
         return f"{whose}: {of}: {self.what}; {named(self.waiting)} waiting"
-
-    def to_json(self) -> dict[str, Any]:
-        return vars(self) | {"ranks": [*self.ranks], "waiting": [*self.waiting]}
 
 
 def named(ranks: Sequence[int]) -> str:

@@ -20,6 +20,7 @@ from prestep.sim.collectives.interval import (
 from prestep.sim.collectives.plan import Plan, nccl_of
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
+from prestep.sim.exchanges.table import bus_factor
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.validation.formats.collective_rows import IN_PLACE, TESTED, Row, members
 from prestep.validation.sets.predict_collective import called, gpus_of
@@ -88,11 +89,12 @@ class Expected:
 
 @dataclass(frozen=True)
 class Size:
-    """One size of a sweep: the middle of its measured times (s), and what it should take."""
+    """One size of a sweep: the middle of its measured times (s), what it should take, and nccl-tests' busbw."""
 
     size: int
     measured: float
     expected: Expected
+    busbw: float = 0.0
 
     @property
     def excess(self) -> float:
@@ -140,9 +142,10 @@ class Situation:
         return (*rows, *steps)
 
     def _sweep(self, rows: Sequence[Row]) -> Sweep:
+        factor = bus_factor(rows[0].op, rows[0].ranks)
         sizes = [
-            Size(size, time, expected_of(row, self.fabric, self.nccl))
-            for size, time, row in middles(rows)
+            Size(s, time, expected_of(row, self.fabric, self.nccl), factor * s / time)
+            for s, time, row in middles(rows)
         ]
         return Sweep(rows[0], tuple(sizes))
 
