@@ -6,8 +6,7 @@ two. What a link carries follows from the number of paths that use it.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import NamedTuple
@@ -29,7 +28,7 @@ def repeated(paths: int) -> Floats:
 
 @dataclass(frozen=True, eq=False)
 class Side:
-    """One end of all pairs of a fan-out: the same place in hosts of one pattern.
+    """One end of a pair: a place in the hosts of a pattern, and the best ports of a node there.
 
     Attributes
     ----------
@@ -49,10 +48,13 @@ class Side:
 
     @classmethod
     def of(cls, pattern: Pattern, place: int, ports: list[int], out: bool) -> Side:
-        """Returns a side with its ports in order."""
-        side = cls(pattern, place, ports, out)
-        ordered = sorted(ports, key=side._path)
-        return cls(pattern, place, ordered, out)
+        """Returns a side with its ports in order, one for all who ask for it."""
+        key = place, out, *ports
+        if key not in pattern.sides:
+            ordered = sorted(ports, key=cls(pattern, place, ports, out)._path)
+            pattern.sides[key] = cls(pattern, place, ordered, out)
+        side: Side = pattern.sides[key]
+        return side
 
     def _path(self, port: int) -> list[tuple[bool, int]]:
         """Rows on the path between the node and a port, in the order in which bytes pass them."""
@@ -69,26 +71,66 @@ class Side:
         width_of = self.pattern.width_of
         return [width_of(self.way(d), d, self.out) == 1 for d in self.ports]
 
-    def switches(self, member: Ints) -> Ints:
-        """Returns the switch behind each port of the hosts of each pair."""
-        switches: Ints = self.pattern.ends[0 if self.out else 1][member][:, self.ports]
+    @cached_property
+    def inner(self) -> list[int]:
+        """Inner rows on the way to any of the ports."""
+        return list(dict.fromkeys(row for port in self.ports for row in self.way(port)))
+
+    @cached_property
+    def uses(self) -> Ints:
+        """Of every port in a line: 1 for each of the inner rows on the way to it."""
+        lines = [[row in self.way(port) for row in self.inner] for port in self.ports]
+        return np.array(lines, dtype=np.int64).reshape(len(self.ports), -1)
+
+    @cached_property
+    def shape(self) -> Hashable:
+        """Equal for sides whose ports carry the same shares."""
+        return self.uses.shape, self.uses.tobytes(), tuple(self.slim)
+
+
+@dataclass(frozen=True, eq=False)
+class Ends:
+    """One end of all pairs of a fan-out: sides of one shape.
+
+    Attributes
+    ----------
+    like : Side
+        One of the sides.
+    member : array (pairs,)
+        The place of the host of each pair in the pattern.
+    inner, ports : array (pairs, rows), array (pairs, ports)
+        Inner rows and ports of each pair's side.
+    """
+
+    like: Side
+    member: Ints
+    inner: Ints
+    ports: Ints
+
+    def some(self, which: Ints) -> Ends:
+        """Returns the ends of some of the pairs."""
+        columns = (self.member, self.inner, self.ports)
+        return Ends(self.like, *(column[which] for column in columns))
+
+    def switches(self) -> Ints:
+        """Returns the switch behind each port of each pair."""
+        ends = self.like.pattern.ends[0 if self.like.out else 1]
+        switches: Ints = ends[self.member[:, None], self.ports]
         return switches
 
-    def piece(self, at: Ints, member: Ints, paths: Ints, share: Floats) -> Piece:
-        """Returns the rows in the hosts of some pairs; `paths` counts those of each pair through each port."""
-        inner: Counter[int] = Counter()
-        for port, count in zip(self.ports, paths.tolist(), strict=True):
-            inner.update(dict.fromkeys(self.way(port), count))
-        ports = self.pattern.out if self.out else self.pattern.into
-        rows = [self.pattern.rows[member][:, list(inner)], ports[member][:, self.ports]]
-        counts = np.array([*inner.values(), *paths.tolist()])
+    def piece(self, at: Ints, paths: Ints, share: Floats) -> Piece:
+        """Returns the rows in the hosts of all pairs; `paths` counts those of each pair through each port."""
+        pattern, hosts = self.like.pattern, self.member[:, None]
+        doors = pattern.out if self.like.out else pattern.into
+        rows = [pattern.rows[hosts, self.inner], doors[hosts, self.ports]]
+        counts = np.concatenate([paths @ self.like.uses, paths])
         used = counts > 0
         return Piece(at, np.concatenate(rows, axis=1)[:, used], share[counts[used] - 1])
 
 
 @dataclass(frozen=True, eq=False)
 class FanOut:
-    """Pairs that choose among the same ports.
+    """Pairs that choose among ports of the same shapes.
 
     Attributes
     ----------
@@ -96,9 +138,7 @@ class FanOut:
         Positions of them.
     shift : array (pairs,)
         A number derived from the two ends that selects paths where there are too many to use all.
-    members : array (pairs, 2)
-        The places of their hosts in the patterns.
-    sides : tuple of Side
+    ends : tuple of Ends
     best : array (ports out, ports in)
         Which combinations are as good as any; in the order of the sides' ports.
     switches : array (pairs, combinations, 2)
@@ -109,29 +149,21 @@ class FanOut:
 
     at: Ints
     shift: Ints
-    members: Ints
-    sides: tuple[Side, Side]
+    ends: tuple[Ends, Ends]
     best: Bools
     switches: Ints
     paths: Ints
 
     @classmethod
     def of(
-        cls,
-        net: Net,
-        at: Ints,
-        ends: Ints,
-        members: Ints,
-        sides: tuple[Side, Side],
-        best: Bools,
+        cls, net: Net, at: Ints, nodes: Ints, ends: tuple[Ends, Ends], best: Bools
     ) -> FanOut:
-        """Returns the fan-out of pairs between two `ends`."""
+        """Returns the fan-out of pairs of `nodes`."""
         leave, enter = np.nonzero(best)
-        first = sides[0].switches(members[:, 0])[:, leave]
-        last = sides[1].switches(members[:, 1])[:, enter]
-        switches = np.stack([first, last], axis=2)
-        shift = ends[:, 0] * STRIDE + ends[:, 1]
-        return cls(at, shift, members, sides, best, switches, _paths(net, switches))
+        first, last = (end.switches() for end in ends)
+        switches = np.stack([first[:, leave], last[:, enter]], axis=2)
+        shift = nodes[:, 0] * STRIDE + nodes[:, 1]
+        return cls(at, shift, ends, best, switches, _paths(net, switches))
 
     @property
     def clear(self) -> Bools:
@@ -142,14 +174,16 @@ class FanOut:
         """
         one_net = (self.switches == self.switches[:, :1]).all(axis=(1, 2))
         few = self.paths.sum(axis=1) <= MAX_PATHS
-        slim = np.logical_or.outer(self.sides[0].slim, self.sides[1].slim)
+        slim = np.logical_or.outer(*(end.like.slim for end in self.ends))
         clear: Bools = (few | one_net & self.best.all()) & slim[self.best].all()
         return clear
 
     def some(self, which: Ints) -> FanOut:
         """Returns the fan-out of some of the pairs."""
-        columns = ("at", "shift", "members", "switches", "paths")
-        return replace(self, **{key: getattr(self, key)[which] for key in columns})
+        columns = ("at", "shift", "switches", "paths")
+        some = {key: getattr(self, key)[which] for key in columns}
+        first, last = self.ends
+        return replace(self, ends=(first.some(which), last.some(which)), **some)
 
     def pieces(self, net: Net) -> Iterator[Piece]:
         """Yields the links that every pair uses, in its hosts and between switches."""
@@ -184,9 +218,8 @@ class FanOut:
         """The links of pairs that take paths of the same numbers."""
         paths = self._taken(numbers)
         share = repeated(int(paths.sum()))
-        for k, side in enumerate(self.sides):
-            by_port = paths.sum(axis=1 - k)
-            yield side.piece(self.at, self.members[:, k], by_port, share)
+        for k, end in enumerate(self.ends):
+            yield end.piece(self.at, paths.sum(axis=1 - k), share)
         first, which = distinct(self.switches.reshape(len(self.at), -1))
         between = None if numbers is None else numbers.between
         alike: dict[bytes, tuple[Floats, list[Ints], list[Ints]]] = {}
@@ -213,37 +246,88 @@ def fan_outs(
     """Yields pairs (positions `at`) between hosts of two patterns by their ports, where these are clear."""
     if not host_ports.joined(*hosts):
         return
-    ends = np.stack([src, dst], axis=1)
-    for pairs, places, as_good in _kinds(host_ports, hosts, ends):
-        sides, best = _sides(hosts, places, as_good)
-        members = host_ports.stubs.member[ends[pairs]]
-        fan = FanOut.of(host_ports.net, at[pairs], ends[pairs], members, sides, best)
+    nodes = np.stack([src, dst], axis=1)
+    for pairs, ends, best in _kinds(host_ports, hosts, src, dst):
+        fan = FanOut.of(host_ports.net, at[pairs], nodes[pairs], ends, best)
         yield fan.some(np.flatnonzero(fan.clear))
 
 
 def _kinds(
-    host_ports: HostPorts, hosts: tuple[Pattern, Pattern], ends: Ints
-) -> Iterator[tuple[Ints, Ints, Bools]]:
-    """Pairs at the same places of their hosts, with the same best ports: their numbers, these places and ports."""
-    src, dst = ends.T
+    host_ports: HostPorts, hosts: tuple[Pattern, Pattern], src: Ints, dst: Ints
+) -> Iterator[tuple[Ints, tuple[Ends, Ends], Bools]]:
+    """Pairs whose sides have the same shapes and the same best ports: their numbers, ends and best combinations."""
+    local, member = host_ports.stubs.local, host_ports.stubs.member
     one, which = host_ports.alike(*hosts, src, dst)
-    as_good, whole = host_ports.choice(*hosts, src[one], dst[one]).best()
-    places = host_ports.stubs.local[ends[one]]
-    first, kind = distinct(np.column_stack([places, as_good.reshape(len(one), -1)]))
-    certain = np.flatnonzero(whole[which])
-    for number, some in groups(kind[which[certain]]):
-        example = first[number]
-        yield certain[some], places[example], as_good[example]
+    choice = host_ports.choice(*hosts, src[one], dst[one])
+    as_good, whole = choice.best()
+    leave, enter = np.any(as_good, axis=2), np.any(as_good, axis=1)
+    out = _Sides(hosts[0], local[src[one]], choice.out.ports, leave, True)
+    into = _Sides(hosts[1], local[dst[one]], choice.back.ports, enter, False)
+    kinds = np.full(len(one), -1)
+    bests: list[Bools] = []
+    certain = np.flatnonzero(whole)
+    for _, which_of in groups((out.shape * len(one) + into.shape)[certain]):
+        some = certain[which_of]
+        # The combinations in the order in which paths through the ports are counted.
+        order = out.order(some)[:, :, None], into.order(some)[:, None, :]
+        best = as_good[(some[:, None, None], *order)]
+        first, same = distinct(best.reshape(len(some), -1).astype(np.int64))
+        kinds[some] = same + len(bests)
+        bests += [best[at] for at in first.tolist()]
+    for kind, pairs in groups(kinds[which]):
+        if kind >= 0:
+            ends = (
+                out.ends(which[pairs], member[src[pairs]]),
+                into.ends(which[pairs], member[dst[pairs]]),
+            )
+            yield pairs, ends, bests[kind]
 
 
-def _sides(
-    hosts: tuple[Pattern, Pattern], places: Ints, as_good: Bools
-) -> tuple[tuple[Side, Side], Bools]:
-    """Both ends of pairs by the ports that are in any best combination; and these combinations in their order."""
-    leave, enter = as_good.any(axis=1), as_good.any(axis=0)
-    out = Side.of(hosts[0], int(places[0]), np.flatnonzero(leave).tolist(), True)
-    into = Side.of(hosts[1], int(places[1]), np.flatnonzero(enter).tolist(), False)
-    return (out, into), as_good[np.ix_(out.ports, into.ports)]
+class _Sides:
+    """One end of some pairs by the ports that are in any best combination.
+
+    Attributes
+    ----------
+    sides : list of Side
+    side, shape : array (pairs,)
+        Number of the side of each pair, and of its shape.
+    """
+
+    def __init__(
+        self, pattern: Pattern, place: Ints, ports: Ints, taken: Bools, out: bool
+    ) -> None:
+        first, self.side = distinct(
+            np.column_stack([place, np.where(taken, ports, -1)])
+        )
+        self._ports = ports
+        self.sides = [
+            Side.of(pattern, int(place[at]), ports[at][taken[at]].tolist(), out)
+            for at in first.tolist()
+        ]
+        numbers: dict[Hashable, int] = {}
+        shapes = [numbers.setdefault(side.shape, len(numbers)) for side in self.sides]
+        self.shape = np.array(shapes, dtype=np.int64)[self.side]
+
+    def order(self, pairs: Ints) -> Ints:
+        """Where each port of the sides of some pairs, which have one shape, stands among the ports they chose from."""
+        ports = self._table(pairs, "ports")
+        order: Ints = (self._ports[pairs][:, None, :] == ports[:, :, None]).argmax(
+            axis=2
+        )
+        return order
+
+    def ends(self, pairs: Ints, member: Ints) -> Ends:
+        """The ends of some pairs, which have one shape, in these hosts."""
+        like = self.sides[self.side[pairs[0]]]
+        return Ends(
+            like, member, self._table(pairs, "inner"), self._table(pairs, "ports")
+        )
+
+    def _table(self, pairs: Ints, name: str) -> Ints:
+        """Rows or ports of the side of each of some pairs of one shape."""
+        numbers, which = np.unique(self.side[pairs], return_inverse=True)
+        lines = [getattr(self.sides[number], name) for number in numbers.tolist()]
+        return np.array(lines, dtype=np.int64)[which]
 
 
 class _Numbers(NamedTuple):

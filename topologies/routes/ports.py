@@ -11,8 +11,8 @@ from prestep.topologies.core.links import Bools, Ints, distinct
 from prestep.topologies.routes.net import Net
 from prestep.topologies.routes.stubs import FAR, Pattern, Stubs
 
-_BITS = 10
-_COST = 1 << _BITS  # more CPUs than any path passes
+_COST = 1 << 10  # more CPUs than any path passes
+_NEVER = FAR**3  # more than any way costs
 
 
 class Ports(NamedTuple):
@@ -46,25 +46,80 @@ def no_ports(pairs: int) -> Ports:
 
 
 @dataclass(frozen=True, eq=False)
+class _Side:
+    """The ports at one end of each pair that a best path may take.
+
+    Of ports that lead to one switch only the cheapest count: racks have 72 ports, of which a GPU considers four.
+
+    Attributes
+    ----------
+    ports : array (pairs, few)
+        Numbers of the ports; those that may be taken come first, ascending.
+    cost : array (pairs, few)
+        Hops and CPUs of the best way to each, as one number.
+    ways : array (pairs, few)
+        Number of these ways.
+    switches : array (pairs, few)
+        The switch behind each port.
+    nearest : array (pairs,)
+        Hops to the nearest of all ports.
+    """
+
+    ports: Ints
+    cost: Ints
+    ways: Ints
+    switches: Ints
+    nearest: Ints
+
+    @classmethod
+    def of(cls, table: Ints, entered: Ints | int, switches: Ints) -> _Side:
+        """Returns the side of pairs by hops, CPUs and ways to all ports; `entered`: CPUs behind each port."""
+        hops, cpus, ways = table
+        cpus = cpus + entered
+        cost = hops * _COST + cpus
+        # Ways without a CPU count beside the cheapest: where only some paths pass one, the router chooses.
+        kept = _cheapest(cost, switches) | _cheapest(
+            np.where((cpus == 0) & (hops < FAR), cost, _NEVER), switches
+        )
+        few = int(kept.sum(axis=1).max(initial=1))
+        ports = np.argsort(~kept, axis=1, kind="stable")[:, :few]
+        few_cost, few_ways, few_switches = (
+            np.take_along_axis(column, ports, axis=1)
+            for column in (cost, ways, switches)
+        )
+        return cls(ports, few_cost, few_ways, few_switches, hops.min(axis=1))
+
+
+def _cheapest(cost: Ints, switches: Ints) -> Bools:
+    """Of every port in each line: whether no other one to the same switch costs less."""
+    order = np.lexsort((cost, switches))
+    lines = np.arange(len(cost))[:, None]
+    sorted_cost, sorted_to = cost[lines, order], switches[lines, order]
+    begins = np.ones(cost.shape, dtype=bool)
+    begins[:, 1:] = sorted_to[:, 1:] != sorted_to[:, :-1]
+    first = np.maximum.accumulate(np.where(begins, np.arange(cost.shape[1]), 0), axis=1)
+    cheapest = np.empty(cost.shape, dtype=bool)
+    cheapest[lines, order] = sorted_cost == sorted_cost[lines, first]
+    return cheapest & (cost < _NEVER)
+
+
+@dataclass(frozen=True, eq=False)
 class Choice:
     """The ports among which pairs choose.
 
     Attributes
     ----------
-    away, home : array (3, pairs, ports)
-        Hops, CPUs and number of best ways from the first node to each port, and from each port to the second.
+    out, back : _Side
+        Ports out of the first host of each pair, and into the second.
     distance : array (pairs, ports out, ports in)
-        Hops between the switches behind the ports.
-    enters : array (ports in)
-        1 where a port leads into a CPU.
+        Hops between the switches behind these ports.
     transit : int
         Fewest hops through a host from one switch to another.
     """
 
-    away: Ints
-    home: Ints
+    out: _Side
+    back: _Side
     distance: Ints
-    enters: Ints
     transit: int
 
     def cheapest(self, nth: int) -> Ports:
@@ -78,18 +133,19 @@ class Choice:
             wanted = np.minimum(nth + 1, best)[:, None]
             as_good = np.cumsum(as_good, axis=1) == wanted
         place = np.argmax(as_good, axis=1)
-        leave, enter = np.divmod(place, self.home.shape[2])
-        single = self.away[2][pairs, leave] == 1
-        single &= self.home[2][pairs, enter] == 1
+        leave, enter = np.divmod(place, self.back.ports.shape[1])
+        single = self.out.ways[pairs, leave] == 1
+        single &= self.back.ways[pairs, enter] == 1
         single &= self._direct(least) & _plain(cost, least)
-        return Ports(leave, enter, single, best)
+        ports = self.out.ports[pairs, leave], self.back.ports[pairs, enter]
+        return Ports(*ports, single, best)
 
     def best(self) -> tuple[Bools, Bools]:
         """Returns which combinations of ports are as good as any, and whether all best paths go through these."""
         cost = self._cost()
         least = cost.min(axis=1)
         as_good = cost == least[:, None]
-        lone = (self.away[2][:, :, None] == 1) & (self.home[2][:, None, :] == 1)
+        lone = (self.out.ways[:, :, None] == 1) & (self.back.ways[:, None, :] == 1)
         whole = (lone.reshape(cost.shape) | ~as_good).all(axis=1)
         return as_good.reshape(lone.shape), whole & self._direct(least) & _plain(
             cost, least
@@ -98,27 +154,25 @@ class Choice:
     @property
     def fewest(self) -> Ints:
         """A lower bound on the hops of each pair, directly or through a third host."""
-        direct = (self._cost().min(axis=1)) // _COST
-        to_port, from_port = self.away[0].min(axis=1), self.home[0].min(axis=1)
-        fewest: Ints = np.minimum(direct, to_port + from_port + 2 + self.transit)
+        direct = self._cost().min(axis=1) // _COST
+        fewest: Ints = np.minimum(direct, self._around)
         return fewest
+
+    @property
+    def _around(self) -> Ints:
+        """Fewest hops of each pair through a third host."""
+        return self.out.nearest + self.back.nearest + 2 + self.transit
 
     def _cost(self) -> Ints:
         """Hops and CPUs of each pair through each combination of ports, as one number."""
-        out = (self.away[0] + 2) * _COST + self.away[1]
-        back = self.home[0] * _COST + self.home[1] + self.enters
-        cost: Ints = out[:, :, None] + back[:, None, :]
-        # In place: racks have 72 ports each, so a pair has thousands of combinations.
-        cost += self.distance * _COST
+        between = (self.distance + 2) * _COST
+        cost: Ints = self.out.cost[:, :, None] + self.back.cost[:, None, :] + between
         return cost.reshape(len(cost), -1)
 
     def _direct(self, least: Ints) -> Bools:
         """Whether no path through a third host is as short."""
         hops = least // _COST
-        to_port = self.away[0].min(axis=1)
-        from_port = self.home[0].min(axis=1)
-        around = to_port + from_port + 2 + self.transit
-        direct: Bools = (hops < around) & (hops < FAR)
+        direct: Bools = (hops < self._around) & (hops < FAR)
         return direct
 
 
@@ -127,11 +181,8 @@ def _plain(cost: Ints, least: Ints) -> Bools:
 
     Where only some paths pass a CPU, the router chooses: it may prefer a longer one.
     """
-    plain: Bools = least % _COST == 0
-    others = np.flatnonzero(~plain)
-    some = cost[others]
-    # Shifts, as racks make millions of combinations.
-    plain[others] = ((some >> _BITS >= FAR) | (some & _COST - 1 > 0)).all(axis=1)
+    some = (cost // _COST >= FAR) | (cost % _COST > 0)
+    plain: Bools = (least % _COST == 0) | some.all(axis=1)
     return plain
 
 
@@ -150,16 +201,21 @@ class HostPorts:
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints
     ) -> tuple[Ints, Ints]:
         """Groups pairs in the same places under the same switches, which take the same ports: examples and groups."""
-        places = self.stubs.local[np.stack([src, dst], axis=1)]
-        exits, entries = self._switches(first, second, src, dst)
-        return distinct(np.hstack([places, exits, entries]))
+        stubs = self.stubs
+        exits = first.same_exits[stubs.member[src]]
+        entries = second.same_entries[stubs.member[dst]]
+        return distinct(
+            np.stack([stubs.local[src], stubs.local[dst], exits, entries], axis=1)
+        )
 
     def choice(self, first: Pattern, second: Pattern, src: Ints, dst: Ints) -> Choice:
         """Returns the ports among which pairs choose."""
         local = self.stubs.local
-        distance = self.net.distance(*self._switches(first, second, src, dst))
-        away, home = first.away[:, local[src]], second.home[:, local[dst]]
-        return Choice(away, home, distance, second.enters, self.stubs.transit)
+        exits, entries = self._switches(first, second, src, dst)
+        out = _Side.of(first.away[:, local[src]], 0, exits)
+        back = _Side.of(second.home[:, local[dst]], second.enters, entries)
+        distance = self.net.distance(out.switches, back.switches)
+        return Choice(out, back, distance, self.stubs.transit)
 
     def _switches(
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints

@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -34,6 +36,7 @@ class Pattern:
         Positions, among the nodes outside every host, that rows leave to and come from.
     away, home : array (nodes, out or into) of hops, of CPUs, and of the number of best ways
         From a node to the node at which an out row begins; from the node at which an into row ends.
+    sides : dict of `prestep.topologies.routes.fan_out.Side`
     """
 
     kinds: list[str]
@@ -49,7 +52,18 @@ class Pattern:
     ends: tuple[Ints, Ints] = field(init=False)
     away: Ints = field(init=False)
     home: Ints = field(init=False)
+    sides: dict[tuple[int, ...], Any] = field(default_factory=dict)
     _ways: dict[tuple[int, int, bool], list[int]] = field(default_factory=dict)
+
+    @cached_property
+    def same_exits(self) -> Ints:
+        """Of every host a number, equal for hosts whose ports lead to the same switches."""
+        return distinct(self.ends[0])[1]
+
+    @cached_property
+    def same_entries(self) -> Ints:
+        """Of every host a number, equal for hosts whose ports come from the same switches."""
+        return distinct(self.ends[1])[1]
 
     @property
     def enters(self) -> Ints:
@@ -65,17 +79,20 @@ class Pattern:
     def _table(self, ports: list[int], out: bool) -> Ints:
         if not ports:
             return np.zeros((3, len(self.kinds), 0), dtype=np.int64)
-        near = self._edges(out)
+        near = self._edges[out]
         floods = [_flood(self.kinds, near, port, out) for port in ports]
         columns = [(flood.hops, flood.cpus, flood.ways) for flood in floods]
         return np.array(columns, dtype=np.int64).transpose(1, 2, 0)
 
-    def _edges(self, out: bool) -> list[list[tuple[int, int]]]:
-        """By node: the nodes from which a row leads to it (or to which one leads from it), and that row."""
-        near: list[list[tuple[int, int]]] = [[] for _ in self.kinds]
+    @cached_property
+    def _edges(self) -> tuple[list[list[tuple[int, int]]], list[list[tuple[int, int]]]]:
+        """By node: the nodes to which a row leads from it, and that row; the nodes from which one leads to it."""
+        after: list[list[tuple[int, int]]] = [[] for _ in self.kinds]
+        before: list[list[tuple[int, int]]] = [[] for _ in self.kinds]
         for row, (src, dst) in enumerate(self.inner):
-            near[dst if out else src].append((src if out else dst, row))
-        return near
+            after[src].append((dst, row))
+            before[dst].append((src, row))
+        return after, before
 
     def way(self, node: int, port: int, out: bool) -> list[int]:
         """Returns the inner rows of the best path between a node and a port; empty at the port's own node."""
@@ -85,7 +102,7 @@ class Pattern:
         return self._ways[key]
 
     def _way(self, node: int, port: int, out: bool) -> list[int]:
-        near = self._edges(not out)
+        near = self._edges[not out]
         table = self.away if out else self.home
         hops, cpus = table[0, :, port].tolist(), table[1, :, port].tolist()
         target = self.ports[0 if out else 1][port]
