@@ -14,7 +14,7 @@ from typing import Any
 
 from prestep.sim.collectives.group import Group
 from prestep.sim.collectives.nccl.graphs import BALANCED, NVLS, RING, Channels, compute
-from prestep.sim.collectives.nccl.system import System, Ways, system_of
+from prestep.sim.collectives.nccl.system import Parts, System, Ways, of_parts, parts_of
 from prestep.sim.collectives.nccl.ways import DIS, Way
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
@@ -61,15 +61,21 @@ def on_host(group: Group, fabric: Any, settings: Nccl, host: tuple[str, ...]) ->
 
 def _search(group: Group, fabric: Any, settings: Nccl, host: tuple[str, ...]) -> Graphs:
     kind = generation_of(fabric.gpu_model).at(settings.release)
-    system = system_of(fabric, group, host, kind, not settings.pxn_disable)
-    speeds = kind.net_speeds if system.nets else kind.host_speeds
+    parts = parts_of(fabric, group, host, kind, not settings.pxn_disable)
+    speeds = kind.net_speeds if "nic" in parts.kinds else kind.host_speeds
     most = 32 if settings.release >= (2, 25) else 16
-    return _graphs(
-        renumbered(system), kind.capability, speeds, settings.cross_nic, most
-    )
+    return _of_parts(parts, kind.capability, speeds, settings.cross_nic, most)
 
 
-# A pure function of values; a cluster has few kinds of hosts.
+# Pure functions of values: a cluster has few kinds of hosts, and a sweep over host counts meets them again. Most are
+# told by their parts, before anybody looks for ways; those whose NICs have other numbers afterwards.
+@lru_cache(maxsize=256)
+def _of_parts(
+    parts: Parts, sm: int, speeds: tuple[float, ...], cross_nic: int, most: int
+) -> Graphs:
+    return _graphs(renumbered(of_parts(parts)), sm, speeds, cross_nic, most)
+
+
 @lru_cache(maxsize=256)
 def _graphs(
     system: System, sm: int, speeds: tuple[float, ...], cross_nic: int, most: int

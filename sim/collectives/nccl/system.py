@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -148,7 +148,17 @@ def _power(count: int) -> bool:
 def system_of(
     fabric: Any, group: Group, host: Sequence[str], kind: Generation, pxn: bool = True
 ) -> System:
-    """NCCL's view of one of the group's hosts.
+    """NCCL's view of one of the group's hosts, with names; parameters as of `parts_of`."""
+    names = _nodes(fabric, group, host)
+    parts = parts_of(fabric, group, host, kind, pxn)
+    nets = [name for name, kind_ in names.items() if kind_ == "nic"][:: parts.together]
+    return replace(of_parts(parts), gpus=tuple(host), nets=tuple(nets))
+
+
+def parts_of(
+    fabric: Any, group: Group, host: Sequence[str], kind: Generation, pxn: bool
+) -> Parts:
+    """What one of the group's hosts is made of.
 
     Parameters
     ----------
@@ -161,22 +171,17 @@ def system_of(
     """
     names = _nodes(fabric, group, host)
     numbers = {name: at for at, name in enumerate(names)}
-    nics = [name for name, kind_ in names.items() if kind_ == "nic"]
-    together = merged(fabric, host[0]) if nics else 1
-    system = _of_parts(
-        Parts(
-            tuple(names.values()),
-            tuple(_leaving(fabric, numbers, kind)),
-            tuple(numbers[gpu] for gpu in host),
-            together,
-            group.net.speed / 1e6,
-            group.inside == "shm",
-            group.farthest,
-            pxn and group.outside != "staged",
-            bool(fabric.cluster_facts.amd_cpu),
-        )
+    return Parts(
+        tuple(names.values()),
+        tuple(_leaving(fabric, numbers, kind)),
+        tuple(numbers[gpu] for gpu in host),
+        merged(fabric, host[0]) if "nic" in names.values() else 1,
+        group.net.speed / 1e6,
+        group.inside == "shm",
+        group.farthest,
+        pxn and group.outside != "staged",
+        bool(fabric.cluster_facts.amd_cpu),
     )
-    return replace(system, gpus=tuple(host), nets=tuple(nics[::together]))
 
 
 class Parts(NamedTuple):
@@ -213,9 +218,8 @@ class Parts(NamedTuple):
     amd: bool
 
 
-# A pure function of values; a sweep over host counts meets the same hosts again.
-@lru_cache(maxsize=8)
-def _of_parts(parts: Parts) -> System:
+def of_parts(parts: Parts) -> System:
+    """A host without names."""
     builder = Builder(intel=not parts.amd)
     for kind in parts.kinds:
         builder.node(kind)
@@ -288,11 +292,10 @@ def _slots(
 
 def _nodes(fabric: Any, group: Group, host: Sequence[str]) -> dict[str, str]:
     """Kinds of a host's CPUs and PCIe switches, the group's GPUs, and the NICs if it has several hosts."""
-    hosts = {fabric.host_of(gpu) for gpu in host}
-    columns = zip(
-        fabric.nodes.names, fabric.nodes.kinds, fabric.nodes.hosts, strict=True
-    )
-    inside = [(name, kind) for name, kind, where in columns if where in hosts]
+    nodes = fabric.nodes
+    hosts = nodes.host_at[fabric.positions(host)]
+    within = np.flatnonzero(np.isin(nodes.host_at, hosts)).tolist()
+    inside = [(nodes.names[at], nodes.kinds[at]) for at in within]
     names = {name: BRIDGES[kind] for name, kind in inside if kind in BRIDGES}
     names |= dict.fromkeys(host, "gpu")
     if group.nodes > 1:

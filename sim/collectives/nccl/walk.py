@@ -113,9 +113,36 @@ class Walk:
 
     def run(self) -> None:
         """Walks all ways until the budget is spent or the answer is perfect."""
+        steps = self.steps_without_exit()
+        if steps is not None:
+            self.time = max(0, self.time - steps)
+            return
         levels = 4 * (self.n + 4) * (self.target.most + 1)
         with _deep(levels):
             self.channel()
+
+    def steps_without_exit(self) -> int | None:
+        """Steps of rings that go both ways round NVSwitches from every net and can leave by none.
+
+        None where a ring may leave: the steps depend on what is found.
+        """
+        if self.target.pattern != RING or not self.switched or self.n < 3:
+            return None
+        gpus, nets = range(self.n), self.choice(None)
+        ways = (way for row in self.system.out for way in row)
+        out = [way for way in ways if way.type <= self.target.type_between]
+        if not nets or any(self.fits(_toll(way, self.net_speed)) for way in out):
+            return None
+        around = [
+            self.inside_from(g)[other] for g in gpus for other in self.neighbours(g)
+        ]
+        # Beside what a channel took on its way in.
+        if not all(self.fits(toll, self.between) for toll in around):
+            return None
+        speed = int(self.between / 1000) * 1000
+        entries = [self.back(net) for net in nets if self.speed[net] >= speed]
+        begun = [tolls[gpu] for tolls, near in entries for gpu in near]
+        return (2 * self.n - 1) * sum(map(self.fits, begun))
 
     # ways -----------------------------------------------------------------------------------------------------
 
@@ -130,6 +157,12 @@ class Walk:
             room[at] -= taken
         self.hops += hops
         return True
+
+    def fits(self, toll: Toll | None, beside: int = 0) -> bool:
+        """Whether every link of a way has room for its speed, and for so many MB/s more."""
+        return toll is not None and all(
+            self.room[at] >= need + beside for at, need, _ in toll.links
+        )
 
     def give(self, toll: Toll) -> None:
         """Gives back what `take` took."""
@@ -252,13 +285,15 @@ class Walk:
         return self.choices[gpu]
 
     def ordered(self, gpu: int | None) -> list[int]:
-        gpus = range(self.n) if gpu is None else (gpu,)
+        gpus, out = range(self.n) if gpu is None else (gpu,), self.system.out
         nets = [net for g in gpus for net in self.system.preferred[g]]
-        for type_ in range(self.target.type_between + 1):
-            for g in gpus:
-                ways = enumerate(self.system.out[g])
-                nets += [net for net, way in ways if way.type == type_]
-        return list(dict.fromkeys(nets))
+        by_distance = sorted(
+            (way.type, g, net)
+            for g in gpus
+            for net, way in enumerate(out[g])
+            if way.type <= self.target.type_between
+        )
+        return list(dict.fromkeys([*nets, *(net for _, _, net in by_distance)]))
 
     # steps ----------------------------------------------------------------------------------------------------
 
