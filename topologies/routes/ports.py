@@ -202,8 +202,8 @@ class HostPorts:
     ) -> tuple[Ints, Ints]:
         """Groups pairs in the same places under the same switches, which take the same ports: examples and groups."""
         stubs = self.stubs
-        exits = first.same_exits[stubs.member[src]]
-        entries = second.same_entries[stubs.member[dst]]
+        exits = first.under[0][stubs.member[src]]
+        entries = second.under[1][stubs.member[dst]]
         return distinct(
             np.stack([stubs.local[src], stubs.local[dst], exits, entries], axis=1)
         )

@@ -56,14 +56,10 @@ class Pattern:
     _ways: dict[tuple[int, int, bool], list[int]] = field(default_factory=dict)
 
     @cached_property
-    def same_exits(self) -> Ints:
-        """Of every host a number, equal for hosts whose ports lead to the same switches."""
-        return distinct(self.ends[0])[1]
-
-    @cached_property
-    def same_entries(self) -> Ints:
-        """Of every host a number, equal for hosts whose ports come from the same switches."""
-        return distinct(self.ends[1])[1]
+    def under(self) -> tuple[Ints, Ints]:
+        """Of every host two numbers, equal for hosts with the same switches behind all ports out, and all into them."""
+        exits, entries = self.ends
+        return distinct(exits)[1], distinct(entries)[1]
 
     @property
     def enters(self) -> Ints:

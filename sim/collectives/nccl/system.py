@@ -120,7 +120,7 @@ def _preferred(out: Rows, back: Rows, gpu: int) -> list[int]:
     sharing = max(1, len(nearest(back[nets[0]])))
     each = -(-len(nets) // sharing)
     place = gpu % sharing
-    first = reversed_bits(place, len(nets)) if _power(len(nets)) else place
+    first = reversed_bits(place, len(nets)) if len(nets).bit_count() == 1 else place
     return [nets[(first + k) % len(nets)] for k in range(each)]
 
 
@@ -139,10 +139,6 @@ def nearest(ways: Sequence[Way]) -> list[int]:
         for at, way in enumerate(ways)
         if way.type < DIS and (way.speed, -way.type) == best
     ]
-
-
-def _power(count: int) -> bool:
-    return count & (count - 1) == 0
 
 
 def system_of(
