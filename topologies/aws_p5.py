@@ -9,29 +9,14 @@ from dataclasses import dataclass
 import networkx as nx
 
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric.wiring import (
-    Checked,
-    add_cpus,
-    add_hosts,
-    add_nvlinks,
-    add_row,
-    count,
-    counts,
-    default_links,
-    join,
-    new_graph,
-    of_kind,
-    plug,
-    slot,
-    star,
-)
+from prestep.topologies.fabric import wiring
 from prestep.topologies.host import LINKS as HOST
 
-LINKS = HOST | default_links("aws_p5")
+LINKS = HOST | wiring.default_links("aws_p5")
 
 
 @dataclass(frozen=True)
-class Params(Checked):
+class Params(wiring.Checked):
     """What the hosts are made of; defaults are a p5.48xlarge.
 
     Attributes
@@ -55,14 +40,14 @@ class Params(Checked):
     """
 
     gpu: str = "h100"
-    hosts: int = count(1)
-    hosts_per_leaf: int = count(0, least=0)
-    leaves_per_spine: int = count(1)
-    gpus: int = count(8)
-    sockets: int = count(2)
-    nics_per_gpu: int = count(4)
-    nvmes_per_gpu: int = count(1, least=0)
-    nvlinks: tuple[int, ...] = counts((5, 4, 4, 5), "link to every NVSwitch")
+    hosts: int = wiring.count(1)
+    hosts_per_leaf: int = wiring.count(0, least=0)
+    leaves_per_spine: int = wiring.count(1)
+    gpus: int = wiring.count(8)
+    sockets: int = wiring.count(2)
+    nics_per_gpu: int = wiring.count(4)
+    nvmes_per_gpu: int = wiring.count(1, least=0)
+    nvlinks: tuple[int, ...] = wiring.counts((5, 4, 4, 5), "link to every NVSwitch")
     nvlink: LinkSpec = LINKS["nvlink"]
     uplink: LinkSpec = LINKS["uplink"]
     pcie: LinkSpec = LINKS["pcie"]
@@ -111,16 +96,16 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     """
     if params.hosts_per_leaf:
         return _layered(params)
-    return star("aws-p5", pattern, params, params.hosts)
+    return wiring.star("aws-p5", pattern, params, params.hosts)
 
 
 def _layered(params: Params) -> nx.MultiDiGraph[str]:
     """Hosts under three layers of switches, each of which is filled before the next begins."""
-    graph = new_graph("aws-p5", params.gpu, "aws_p5")
+    graph = wiring.new_graph("aws-p5", params.gpu, "aws_p5")
     hosts, one = [f"host{number}" for number in range(params.hosts)], pattern(params)
     alone = {"prefix": ""} if params.hosts == 1 else {}
     for host in hosts:
-        add_hosts(graph, host, one, **alone)
+        wiring.add_hosts(graph, host, one, **alone)
     leaves = [number // params.hosts_per_leaf for number in range(params.hosts)]
     above = [
         ("core0", f"spine{leaf // params.leaves_per_spine}", f"leaf{leaf}")
@@ -140,7 +125,7 @@ def add_switches(
     """Three layers of switches; `above` has the names of those over each host, from the top to the one on its NICs."""
     carried: Counter[tuple[str, str]] = Counter()
     kinds: dict[str, str] = {}
-    nics = [of_kind(graph.nodes[host]["pattern"], "nic") for host in hosts]
+    nics = [wiring.of_kind(graph.nodes[host]["pattern"], "nic") for host in hosts]
     for ports, (core, spine, leaf) in zip(nics, above, strict=True):
         kinds |= {core: "core", spine: "spine", leaf: "leaf"}
         carried[leaf, spine] += len(ports)
@@ -148,23 +133,25 @@ def add_switches(
     for name, kind in kinds.items():
         graph.add_node(name, kind=kind)
     for host, ports, (_, _, leaf) in zip(hosts, nics, above, strict=True):
-        join(graph, host, leaf, "nic", port, tail_ports=ports)
+        wiring.join(graph, host, leaf, "nic", port, tail_ports=ports)
     for (low, high), cables in carried.items():
-        join(graph, low, high, kinds[high], tier, cables)
+        wiring.join(graph, low, high, kinds[high], tier, cables)
 
 
 def pattern(params: Params, host: str = "") -> nx.MultiDiGraph[str]:
     """The graph of one host without what is outside; `host` is "" for one that a larger graph repeats."""
-    graph = new_graph("aws-p5", params.gpu)
-    gpus = add_row(graph, "gpu", params.gpus, host)
-    nvswitches = add_row(graph, "nvswitch", len(params.nvlinks), host)
-    cpus = add_cpus(graph, params.sockets, params.memory, params.socket, host)
+    graph = wiring.new_graph("aws-p5", params.gpu)
+    gpus = wiring.add_row(graph, "gpu", params.gpus, host)
+    nvswitches = wiring.add_row(graph, "nvswitch", len(params.nvlinks), host)
+    cpus = wiring.add_cpus(graph, params.sockets, params.memory, params.socket, host)
     for number, gpu in enumerate(gpus):
         switch = f"pcieswitch{number}"
         graph.add_node(switch, kind="pcieswitch", host=host)
-        join(graph, slot(cpus, number, len(gpus)), switch, "pcie", params.uplink)
-        join(graph, switch, gpu, "pcie", params.pcie)
-        add_nvlinks(graph, gpu, nvswitches, params.nvlinks, params.nvlink)
+        wiring.join(
+            graph, wiring.slot(cpus, number, len(gpus)), switch, "pcie", params.uplink
+        )
+        wiring.join(graph, switch, gpu, "pcie", params.pcie)
+        wiring.add_nvlinks(graph, gpu, nvswitches, params.nvlinks, params.nvlink)
         # NICs and disks behind the same PCIe switch, numbered through the host.
         devices = (
             ("nic", "pcie", params.nics_per_gpu, params.nic_slot),
@@ -173,5 +160,5 @@ def pattern(params: Params, host: str = "") -> nx.MultiDiGraph[str]:
         for kind, link, each, spec in devices:
             names = [f"{kind}{at}" for at in range(number * each, (number + 1) * each)]
             graph.add_nodes_from(names, kind=kind, host=host)
-            plug(graph, [switch], names, link, spec)
+            wiring.plug(graph, [switch], names, link, spec)
     return graph

@@ -14,14 +14,7 @@ import networkx as nx
 
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric.wiring import (
-    CABLE,
-    add_hosts,
-    by_units,
-    count,
-    join,
-    new_graph,
-)
+from prestep.topologies.fabric import wiring
 
 
 @dataclass(frozen=True)
@@ -44,14 +37,14 @@ class Params(host.Params):
         One cable inside a group, and between two groups (links of kind ``global``).
     """
 
-    hosts: int = count(18)
-    hosts_per_switch: int = count(1)
-    switches_per_group: int = count(4)
-    spines_per_group: int = count(0, least=0)
-    global_cables: int = count(2)
-    nics: int = count(8)
-    local: LinkSpec = CABLE
-    wide: LinkSpec = CABLE
+    hosts: int = wiring.count(18)
+    hosts_per_switch: int = wiring.count(1)
+    switches_per_group: int = wiring.count(4)
+    spines_per_group: int = wiring.count(0, least=0)
+    global_cables: int = wiring.count(2)
+    nics: int = wiring.count(8)
+    local: LinkSpec = wiring.CABLE
+    wide: LinkSpec = wiring.CABLE
 
     @property
     def groups(self) -> int:
@@ -112,8 +105,8 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     Kim et al., Technology-Driven, Highly-Scalable Dragonfly Topology (ISCA 2008), with the cables of a group going to
     the groups after it, in order. Shpiner et al., Dragonfly+: Low Cost Topology for Scaling Datacenters (HiPINEB 2017).
     """
-    graph = new_graph("dragonfly", params.gpu, "dragonfly")
-    nics = add_hosts(graph, "host", host.pattern(params), copies=params.hosts)
+    graph = wiring.new_graph("dragonfly", params.gpu, "dragonfly")
+    nics = wiring.add_hosts(graph, "host", host.pattern(params), copies=params.hosts)
     kind = "leaf" if params.spines_per_group else "switch"
     groups = [f"group{number}/{kind}" for number in range(params.groups)]
     size = params.switches_per_group
@@ -124,18 +117,20 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     for group, edge in zip(groups, edges, strict=True):
         graph.add_node(group, kind=kind, copies=size)
         if edge == group:
-            join(graph, group, group, "local", params.local, pairs=pairs)
+            wiring.join(graph, group, group, "local", params.local, pairs=pairs)
         else:
             graph.add_node(edge, kind="spine", copies=params.spines_per_group)
-            join(graph, group, edge, "local", params.local)
-    hosts = by_units(range(params.hosts), size * params.hosts_per_switch)
+            wiring.join(graph, group, edge, "local", params.local)
+    hosts = wiring.by_units(range(params.hosts), size * params.hosts_per_switch)
     for group, members in zip(groups, hosts, strict=True):
         pairs = [(at, at // params.hosts_per_switch % size) for at in members]
-        join(graph, "host", group, "nic", params.nic, tail_ports=nics, pairs=pairs)
+        wiring.join(
+            graph, "host", group, "nic", params.nic, tail_ports=nics, pairs=pairs
+        )
     for one, other in combinations(range(len(groups)), 2):
         for pair, cables in _between(params, one, other).items():
             ends = edges[one], edges[other]
-            join(graph, *ends, "global", params.wide, cables, pairs=[pair])
+            wiring.join(graph, *ends, "global", params.wide, cables, pairs=[pair])
     return graph
 
 

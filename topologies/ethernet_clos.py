@@ -9,17 +9,9 @@ import networkx as nx
 
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric.wiring import (
-    add_below,
-    by_units,
-    count,
-    default_links,
-    every,
-    join,
-    new_graph,
-)
+from prestep.topologies.fabric import wiring
 
-LINKS = default_links("ethernet_clos")
+LINKS = wiring.default_links("ethernet_clos")
 
 
 @dataclass(frozen=True)
@@ -42,12 +34,12 @@ class Params(host.Params):
         One cable between a leaf and a spine, and between a spine and a core (aggregation) switch.
     """
 
-    hosts: int = count(8)
-    hosts_per_rack: int = count(2)
-    racks_per_pod: int = count(192)
-    spines: int = count(16)
-    oversubscription: int = count(7)
-    nics: int = count(8)
+    hosts: int = wiring.count(8)
+    hosts_per_rack: int = wiring.count(2)
+    racks_per_pod: int = wiring.count(192)
+    spines: int = wiring.count(16)
+    oversubscription: int = wiring.count(7)
+    nics: int = wiring.count(8)
     spine: LinkSpec = LINKS["spine"]
     core: LinkSpec = LINKS["spine"]
 
@@ -108,18 +100,20 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     The Llama 3 Herd of Models (arXiv 2407.21783), section 3.3.1: racks of 16 GPUs in two servers, 192 racks per pod
     with full bisection, 8 pods, 1:7 between pods. The numbers of spines and cores are guesses; the rates are not.
     """
-    graph = new_graph("ethernet-clos", params.gpu, "ethernet_clos")
-    add_below(
+    graph = wiring.new_graph("ethernet-clos", params.gpu, "ethernet_clos")
+    wiring.add_below(
         graph, host.pattern(params), params.hosts, params.hosts_per_rack, params.nic
     )
-    pods = by_units(range(params.racks), params.racks_per_pod)
+    pods = wiring.by_units(range(params.racks), params.racks_per_pod)
     spines = [f"pod{number}/spine" for number in range(len(pods))]
     for spine, pod in zip(spines, pods, strict=True):
         graph.add_node(spine, kind="spine", copies=params.spines)
-        pairs = every(pod, range(params.spines))
-        join(graph, "leaf", spine, "spine", params.spine, params.cables, pairs=pairs)
+        pairs = wiring.every(pod, range(params.spines))
+        wiring.join(
+            graph, "leaf", spine, "spine", params.spine, params.cables, pairs=pairs
+        )
     if len(pods) > 1:
         graph.add_node("core", kind="core", copies=params.cores)
         for spine in spines:
-            join(graph, spine, "core", "core", params.core)
+            wiring.join(graph, spine, "core", "core", params.core)
     return graph

@@ -9,15 +9,7 @@ import networkx as nx
 
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric.wiring import (
-    CABLE,
-    add_below,
-    by_units,
-    count,
-    every,
-    join,
-    new_graph,
-)
+from prestep.topologies.fabric import wiring
 
 
 @dataclass(frozen=True)
@@ -42,16 +34,16 @@ class Params(host.Params):
         One cable between a leaf and a spine, and between a spine and a core switch.
     """
 
-    hosts: int = count(8)
-    hosts_per_leaf: int = count(4)
-    leaves_per_pod: int = count(0, least=0)
-    spines: int = count(4)
-    cores: int = count(4)
-    oversubscription: int = count(1)
-    core_oversubscription: int = count(1)
-    nics: int = count(8)
-    spine: LinkSpec = CABLE
-    core: LinkSpec = CABLE
+    hosts: int = wiring.count(8)
+    hosts_per_leaf: int = wiring.count(4)
+    leaves_per_pod: int = wiring.count(0, least=0)
+    spines: int = wiring.count(4)
+    cores: int = wiring.count(4)
+    oversubscription: int = wiring.count(1)
+    core_oversubscription: int = wiring.count(1)
+    nics: int = wiring.count(8)
+    spine: LinkSpec = wiring.CABLE
+    core: LinkSpec = wiring.CABLE
 
     @property
     def cables(self) -> int:
@@ -116,27 +108,29 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     ----------
     Al-Fares et al., A Scalable, Commodity Data Center Network Architecture (SIGCOMM 2008); Leiserson, Fat-Trees (1985).
     """
-    graph = new_graph("fat-tree", params.gpu, "fat_tree")
+    graph = wiring.new_graph("fat-tree", params.gpu, "fat_tree")
     leaves = -(-params.hosts // params.hosts_per_leaf)
-    add_below(
+    wiring.add_below(
         graph, host.pattern(params), params.hosts, params.hosts_per_leaf, params.nic
     )
-    pods = by_units(range(leaves), params.leaves_per_pod or leaves)
+    pods = wiring.by_units(range(leaves), params.leaves_per_pod or leaves)
     spines = [
         f"pod{at}/spine" if params.leaves_per_pod else "spine"
         for at in range(len(pods))
     ]
     for spine, pod in zip(spines, pods, strict=True):
         graph.add_node(spine, kind="spine", copies=params.spines)
-        pairs = every(pod, range(params.spines))
-        join(graph, "leaf", spine, "spine", params.spine, params.cables, pairs=pairs)
+        pairs = wiring.every(pod, range(params.spines))
+        wiring.join(
+            graph, "leaf", spine, "spine", params.spine, params.cables, pairs=pairs
+        )
     if params.leaves_per_pod:
         graph.add_node("core", kind="core", copies=params.spines * params.cores)
     for plane in range(params.spines if params.leaves_per_pod else 0):
         cores = range(plane * params.cores, (plane + 1) * params.cores)
         for spine in spines:
-            pairs = every([plane], cores)
-            join(
+            pairs = wiring.every([plane], cores)
+            wiring.join(
                 graph,
                 spine,
                 "core",

@@ -7,25 +7,13 @@ from dataclasses import dataclass
 import networkx as nx
 
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric.wiring import (
-    Checked,
-    add_cpus,
-    add_nvlinks,
-    add_row,
-    count,
-    counts,
-    default_links,
-    join_all,
-    new_graph,
-    plug,
-    star,
-)
+from prestep.topologies.fabric import wiring
 
-LINKS = default_links("host")
+LINKS = wiring.default_links("host")
 
 
 @dataclass(frozen=True)
-class Params(Checked):
+class Params(wiring.Checked):
     """What a host is made of; defaults are a DGX H100 as its datasheet has it.
 
     Attributes
@@ -45,13 +33,13 @@ class Params(Checked):
     """
 
     gpu: str = "h100"
-    gpus: int = count(8)
-    nvlinks: tuple[int, ...] = counts((5, 4, 4, 5), "link to every NVSwitch")
-    peer_nvlinks: int = count(0, least=0)
-    sockets: int = count(2)
-    gpus_per_pcie_switch: int = count(1, least=0)
-    nics: int = count(8, least=0)
-    nvmes: int = count(8, least=0)
+    gpus: int = wiring.count(8)
+    nvlinks: tuple[int, ...] = wiring.counts((5, 4, 4, 5), "link to every NVSwitch")
+    peer_nvlinks: int = wiring.count(0, least=0)
+    sockets: int = wiring.count(2)
+    gpus_per_pcie_switch: int = wiring.count(1, least=0)
+    nics: int = wiring.count(8, least=0)
+    nvmes: int = wiring.count(8, least=0)
     nvlink: LinkSpec = LINKS["nvlink"]
     pcie: LinkSpec = LINKS["pcie"]
     socket: LinkSpec = LINKS["socket"]
@@ -92,27 +80,29 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     NVIDIA DGX H100 User Guide (GPU and NIC of one PCIe switch: table of network modules); NVIDIA H100
     whitepaper (NVSwitch).
     """
-    return star("host", pattern, params)
+    return wiring.star("host", pattern, params)
 
 
 def pattern(params: Params, host: str = "") -> nx.MultiDiGraph[str]:
     """The graph of one host without what is outside; `host` is "" for one that a larger graph repeats."""
-    graph = new_graph("host", params.gpu)
-    gpus = add_row(graph, "gpu", params.gpus, host)
-    nvswitches = add_row(graph, "nvswitch", len(params.nvlinks), host)
+    graph = wiring.new_graph("host", params.gpu)
+    gpus = wiring.add_row(graph, "gpu", params.gpus, host)
+    nvswitches = wiring.add_row(graph, "nvswitch", len(params.nvlinks), host)
     for gpu in gpus:
-        add_nvlinks(graph, gpu, nvswitches, params.nvlinks, params.nvlink)
+        wiring.add_nvlinks(graph, gpu, nvswitches, params.nvlinks, params.nvlink)
     if params.peer_nvlinks:
-        join_all(graph, gpus, "nvlink", params.nvlink, params.peer_nvlinks)
+        wiring.join_all(graph, gpus, "nvlink", params.nvlink, params.peer_nvlinks)
     # What devices plug into: PCIe switches under the CPUs, or the CPUs themselves.
-    slots = cpus = add_cpus(graph, params.sockets, params.memory, params.socket, host)
+    slots = cpus = wiring.add_cpus(
+        graph, params.sockets, params.memory, params.socket, host
+    )
     if params.gpus_per_pcie_switch:
         switches = -(-params.gpus // params.gpus_per_pcie_switch)
-        slots = add_row(graph, "pcieswitch", switches, host)
-        plug(graph, cpus, slots, "pcie", params.pcie)
-    nics = add_row(graph, "nic", params.nics, host)
-    nvmes = add_row(graph, "nvme", params.nvmes, host)
-    plug(graph, slots, gpus, "pcie", params.pcie)
-    plug(graph, slots, nics, "pcie", params.pcie)
-    plug(graph, slots, nvmes, "nvme", params.nvme)
+        slots = wiring.add_row(graph, "pcieswitch", switches, host)
+        wiring.plug(graph, cpus, slots, "pcie", params.pcie)
+    nics = wiring.add_row(graph, "nic", params.nics, host)
+    nvmes = wiring.add_row(graph, "nvme", params.nvmes, host)
+    wiring.plug(graph, slots, gpus, "pcie", params.pcie)
+    wiring.plug(graph, slots, nics, "pcie", params.pcie)
+    wiring.plug(graph, slots, nvmes, "nvme", params.nvme)
     return graph

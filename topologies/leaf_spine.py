@@ -9,15 +9,7 @@ import networkx as nx
 
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric.wiring import (
-    add_hosts,
-    add_row,
-    count,
-    default_links,
-    join,
-    new_graph,
-    slot,
-)
+from prestep.topologies.fabric import wiring
 
 
 @dataclass(frozen=True)
@@ -32,10 +24,10 @@ class Params(host.Params):
         What one leaf can send to the others and receive from them: one link each way.
     """
 
-    hosts: int = count(4, least=2)
-    leaves: int = count(2, least=2)
-    nics: int = count(8)
-    spine: LinkSpec = default_links("leaf_spine")["spine"]
+    hosts: int = wiring.count(4, least=2)
+    leaves: int = wiring.count(2, least=2)
+    nics: int = wiring.count(8)
+    spine: LinkSpec = wiring.default_links("leaf_spine")["spine"]
 
     def misfits(self) -> Iterator[tuple[str, str, str]]:
         if self.hosts % self.leaves:
@@ -67,17 +59,17 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     InputError
         If a count is too small or hosts do not divide over the leaves.
     """
-    graph = new_graph("leaf-spine", params.gpu, "leaf_spine")
-    leaves = add_row(graph, "leaf", params.leaves)
+    graph = wiring.new_graph("leaf-spine", params.gpu, "leaf_spine")
+    leaves = wiring.add_row(graph, "leaf", params.leaves)
     if params.leaves == 2:
-        join(graph, leaves[0], leaves[1], "spine", params.spine)
+        wiring.join(graph, leaves[0], leaves[1], "spine", params.spine)
     else:
         graph.add_node("spine0", kind="spine")
         for leaf in leaves:
-            join(graph, leaf, "spine0", "spine", params.spine)
+            wiring.join(graph, leaf, "spine0", "spine", params.spine)
     pattern = host.pattern(params)
     for number in range(params.hosts):
-        name, leaf = f"host{number}", slot(leaves, number, params.hosts)
-        nics = add_hosts(graph, name, pattern)
-        join(graph, name, leaf, "nic", params.nic, tail_ports=nics)
+        name, leaf = f"host{number}", wiring.slot(leaves, number, params.hosts)
+        nics = wiring.add_hosts(graph, name, pattern)
+        wiring.join(graph, name, leaf, "nic", params.nic, tail_ports=nics)
     return graph

@@ -12,25 +12,13 @@ import networkx as nx
 
 from prestep.topologies import grace
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric.wiring import (
-    CABLE,
-    Checked,
-    add_hosts,
-    by_units,
-    count,
-    counts,
-    default_links,
-    every,
-    join,
-    new_graph,
-    of_kind,
-)
+from prestep.topologies.fabric import wiring
 
-LINKS = grace.LINKS | default_links("nvl72")
+LINKS = grace.LINKS | wiring.default_links("nvl72")
 
 
 @dataclass(frozen=True)
-class Params(Checked):
+class Params(wiring.Checked):
     """What the racks are made of; defaults are one GB200 NVL72.
 
     Attributes
@@ -52,14 +40,16 @@ class Params(Checked):
     """
 
     gpu: str = "gb200"
-    hosts: int = count(18)
-    hosts_per_rack: int = count(18)
+    hosts: int = wiring.count(18)
+    hosts_per_rack: int = wiring.count(18)
     gpus: int = 4
     cpus: int = 2
-    nics: int = count(4)
+    nics: int = wiring.count(4)
     nvmes: int = 4
-    nvlinks: tuple[int, ...] = counts((1,) * 18, "link to every NVSwitch", least=1)
-    spines: int = count(9)
+    nvlinks: tuple[int, ...] = wiring.counts(
+        (1,) * 18, "link to every NVSwitch", least=1
+    )
+    spines: int = wiring.count(9)
     nvlink: LinkSpec = LINKS["nvlink"]
     c2c: LinkSpec = LINKS["c2c"]
     socket: LinkSpec = LINKS["socket"]
@@ -67,7 +57,7 @@ class Params(Checked):
     pcie: LinkSpec = LINKS["pcie"]
     nic: LinkSpec = LINKS["nic"]
     nvme: LinkSpec = LINKS["nvme"]
-    spine: LinkSpec = CABLE
+    spine: LinkSpec = wiring.CABLE
 
     def misfits(self) -> Iterator[tuple[str, str, str]]:
         if self.hosts > self.hosts_per_rack and self.hosts_per_rack % self.spines:
@@ -110,9 +100,9 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     NVIDIA DGX SuperPOD reference architecture, DGX GB200: compute fabric of 576 GPUs; Austin et al., How to Scale Your
     Model, chapter 12 (node egress 3.6 TB/s).
     """
-    graph = new_graph("nvl72", params.gpu, "nvl72")
+    graph = wiring.new_graph("nvl72", params.gpu, "nvl72")
     tray = grace.pattern(_board(params))
-    racks = by_units(range(params.hosts), params.hosts_per_rack)
+    racks = wiring.by_units(range(params.hosts), params.hosts_per_rack)
     for rack, hosts in enumerate(racks):
         graph.add_node(
             f"rack{rack}/nvswitch", kind="nvswitch", copies=len(params.nvlinks)
@@ -125,9 +115,11 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
         cables = params.hosts_per_rack // params.spines
         for spine in range(params.spines):
             for rack in range(len(racks)):
-                pairs = every(range(params.nics), [spine])
+                pairs = wiring.every(range(params.nics), [spine])
                 leaf = f"rack{rack}/leaf"
-                join(graph, leaf, "spine", "spine", params.spine, cables, pairs=pairs)
+                wiring.join(
+                    graph, leaf, "spine", "spine", params.spine, cables, pairs=pairs
+                )
     return graph
 
 
@@ -139,22 +131,25 @@ def _add_tray(
     rack: str,
 ) -> None:
     """Adds a compute tray: its GPUs under the rack's NVSwitches, each NIC under the leaf of its rail."""
-    nics = add_hosts(graph, name, tray)
+    nics = wiring.add_hosts(graph, name, tray)
     # Switches with as many links are one edge: racks have 18 of them.
     runs = [
         list(run)
         for _, run in groupby(range(len(params.nvlinks)), params.nvlinks.__getitem__)
     ]
-    for gpu in of_kind(tray, "gpu"):
+    for gpu in wiring.of_kind(tray, "gpu"):
         for run in runs:
             wires = params.nvlinks[run[0]]
-            where: dict[str, Any] = {"tail_ports": [gpu], "pairs": every([0], run)}
-            join(
+            where: dict[str, Any] = {
+                "tail_ports": [gpu],
+                "pairs": wiring.every([0], run),
+            }
+            wiring.join(
                 graph, name, f"{rack}nvswitch", "nvlink", params.nvlink, wires, **where
             )
     for rail, nic in enumerate(nics):
         where = {"tail_ports": [nic], "pairs": [(0, rail)]}
-        join(graph, name, f"{rack}leaf", "nic", params.nic, **where)
+        wiring.join(graph, name, f"{rack}leaf", "nic", params.nic, **where)
 
 
 def _board(params: Params) -> grace.Params:

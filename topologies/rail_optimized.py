@@ -12,15 +12,7 @@ import networkx as nx
 
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric.wiring import (
-    CABLE,
-    add_hosts,
-    add_rails,
-    by_units,
-    count,
-    join,
-    new_graph,
-)
+from prestep.topologies.fabric import wiring
 
 
 @dataclass(frozen=True)
@@ -44,13 +36,13 @@ class Params(host.Params):
         One cable between a leaf and a spine.
     """
 
-    hosts: int = count(32)
-    hosts_per_group: int = count(32)
-    spines: int = count(8, least=0)
-    planes: int = count(1)
-    oversubscription: int = count(1)
-    nics: int = count(8)
-    spine: LinkSpec = CABLE
+    hosts: int = wiring.count(32)
+    hosts_per_group: int = wiring.count(32)
+    spines: int = wiring.count(8, least=0)
+    planes: int = wiring.count(1)
+    oversubscription: int = wiring.count(1)
+    nics: int = wiring.count(8)
+    spine: LinkSpec = wiring.CABLE
 
     @property
     def cables(self) -> int:
@@ -109,18 +101,18 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     NVIDIA DGX SuperPOD reference architecture, DGX H100, compute fabric: rail-optimised full fat tree. NVIDIA Network
     Operator, Spectrum-X: planes. Wang et al., Rail-only (arXiv 2307.12169): no spines.
     """
-    graph = new_graph("rail-optimized", params.gpu, "rail_optimized")
+    graph = wiring.new_graph("rail-optimized", params.gpu, "rail_optimized")
     pattern = host.pattern(params)
-    nics = add_hosts(graph, "host", pattern, copies=params.hosts)
-    groups = by_units(range(params.hosts), params.hosts_per_group)
+    nics = wiring.add_hosts(graph, "host", pattern, copies=params.hosts)
+    groups = wiring.by_units(range(params.hosts), params.hosts_per_group)
     for plane in range(params.planes):
         prefix = f"plane{plane}/" if params.planes > 1 else ""
         leaves = [f"{prefix}group{number}/leaf" for number in range(len(groups))]
         for leaf, hosts in zip(leaves, groups, strict=True):
-            add_rails(graph, leaf, hosts, nics, params.nic)
+            wiring.add_rails(graph, leaf, hosts, nics, params.nic)
         if params.spines:
             spine = f"{prefix}spine"
             graph.add_node(spine, kind="spine", copies=params.spines)
             for leaf in leaves:
-                join(graph, leaf, spine, "spine", params.spine, params.cables)
+                wiring.join(graph, leaf, spine, "spine", params.spine, params.cables)
     return graph

@@ -9,19 +9,9 @@ import networkx as nx
 
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric.wiring import (
-    CABLE,
-    add_hosts,
-    add_rails,
-    by_units,
-    count,
-    default_links,
-    every,
-    join,
-    new_graph,
-)
+from prestep.topologies.fabric import wiring
 
-LINKS = default_links("superpod")
+LINKS = wiring.default_links("superpod")
 #: Host ports of a storage leaf, and cables up for them: three quarters of the bytes fit at once.
 BLOCKING = (4, 3)
 
@@ -46,15 +36,15 @@ class Params(host.Params):
         One cable of the storage fabric, and what one server takes (bandwidth) and gives (upstream).
     """
 
-    hosts: int = count(32)
-    hosts_per_unit: int = count(32)
-    ports: int = count(64, least=2)
-    nics: int = count(8)
-    storage_servers: int = count(0, least=0)
-    storage_ports: int = count(2)
-    storage_spines: int = count(4)
-    spine: LinkSpec = CABLE
-    core: LinkSpec = CABLE
+    hosts: int = wiring.count(32)
+    hosts_per_unit: int = wiring.count(32)
+    ports: int = wiring.count(64, least=2)
+    nics: int = wiring.count(8)
+    storage_servers: int = wiring.count(0, least=0)
+    storage_ports: int = wiring.count(2)
+    storage_spines: int = wiring.count(4)
+    spine: LinkSpec = wiring.CABLE
+    core: LinkSpec = wiring.CABLE
     storage: LinkSpec = LINKS["storage"]
     server: LinkSpec = LINKS["server"]
 
@@ -121,12 +111,12 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     NVIDIA DGX SuperPOD reference architecture, DGX H100: compute fabric, numbers of leaves, spines and cores per
     number of units. Which spine goes to which core is a guess; its bandwidth (full bisection) is not.
     """
-    graph = new_graph("superpod", params.gpu, "superpod")
+    graph = wiring.new_graph("superpod", params.gpu, "superpod")
     pattern = host.pattern(params)
-    nics = add_hosts(graph, "host", pattern, copies=params.hosts)
-    units = by_units(range(params.hosts), params.hosts_per_unit)
+    nics = wiring.add_hosts(graph, "host", pattern, copies=params.hosts)
+    units = wiring.by_units(range(params.hosts), params.hosts_per_unit)
     for unit, hosts in enumerate(units):
-        add_rails(graph, f"unit{unit}/leaf", hosts, nics, params.nic)
+        wiring.add_rails(graph, f"unit{unit}/leaf", hosts, nics, params.nic)
     if params.wired * params.nics <= params.ports:
         _add_spines(graph, params)
     else:
@@ -144,7 +134,7 @@ def _add_spines(graph: nx.MultiDiGraph[str], params: Params) -> None:
     graph.add_node("spine", kind="spine", copies=spines)
     cables = params.hosts_per_unit // spines
     for unit in range(params.units):
-        join(graph, f"unit{unit}/leaf", "spine", "spine", params.spine, cables)
+        wiring.join(graph, f"unit{unit}/leaf", "spine", "spine", params.spine, cables)
 
 
 def _add_core(graph: nx.MultiDiGraph[str], params: Params) -> None:
@@ -157,18 +147,20 @@ def _add_core(graph: nx.MultiDiGraph[str], params: Params) -> None:
     groups = per_rail * params.nics // params.ports
     graph.add_node("spine", kind="spine", copies=len(spines))
     graph.add_node("core", kind="core", copies=groups * half)
-    for rail, own in enumerate(by_units(spines, per_rail)):
-        pairs = every([rail], own)
+    for rail, own in enumerate(wiring.by_units(spines, per_rail)):
+        pairs = wiring.every([rail], own)
         for unit in range(params.units):
             leaf = f"unit{unit}/leaf"
-            join(graph, leaf, "spine", "spine", params.spine, cables, pairs=pairs)
+            wiring.join(
+                graph, leaf, "spine", "spine", params.spine, cables, pairs=pairs
+            )
     cores = range(groups * half)
     pairs = [
         (one, core)
         for one in spines
         for core in cores[one % per_rail % groups :: groups]
     ]
-    join(graph, "spine", "core", "core", params.core, pairs=pairs)
+    wiring.join(graph, "spine", "core", "core", params.core, pairs=pairs)
 
 
 def _add_storage(
@@ -200,15 +192,17 @@ def _add_storage(
             leaf = f"unit{unit}/storage_leaf{port}"
             graph.add_node(leaf, kind="storage_leaf")
             _add_storage_ports(graph, params, hosts, port, leaf)
-            join(graph, leaf, "storage_spine", "storage", params.storage, cables_up)
+            wiring.join(
+                graph, leaf, "storage_spine", "storage", params.storage, cables_up
+            )
         # The servers are under a leaf of their own.
         leaf = f"unit{unit}/storage_leaf{params.storage_ports}"
         graph.add_node(leaf, kind="storage_leaf")
         cables = max(1, servers // spines)
-        join(graph, "storage_spine", leaf, "storage", params.storage, cables)
+        wiring.join(graph, "storage_spine", leaf, "storage", params.storage, cables)
         for number in range(unit * servers, (unit + 1) * servers):
             graph.add_node(f"storage{number}", kind="storage")
-            join(graph, leaf, f"storage{number}", "server", params.server)
+            wiring.join(graph, leaf, f"storage{number}", "server", params.server)
 
 
 def _add_storage_ports(
@@ -220,6 +214,8 @@ def _add_storage_ports(
     for number, nic in zip(hosts, nics, strict=True):
         graph.add_node(nic, kind="storage_nic", host=f"host{number}")
         pairs = [(number, 0)]
-        join(graph, "host", nic, "pcie", params.pcie, tail_ports=[cpu], pairs=pairs)
+        wiring.join(
+            graph, "host", nic, "pcie", params.pcie, tail_ports=[cpu], pairs=pairs
+        )
     for nic in nics:
-        join(graph, nic, leaf, "storage", params.storage)
+        wiring.join(graph, nic, leaf, "storage", params.storage)

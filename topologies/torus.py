@@ -9,14 +9,7 @@ import networkx as nx
 
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
-from prestep.topologies.fabric.wiring import (
-    CABLE,
-    add_below,
-    count,
-    counts,
-    join,
-    new_graph,
-)
+from prestep.topologies.fabric import wiring
 
 
 @dataclass(frozen=True)
@@ -31,9 +24,9 @@ class Params(host.Params):
         One cable between two neighbours.
     """
 
-    shape: tuple[int, ...] = counts((4, 4), "host in every dimension", least=1)
-    nics: int = count(8)
-    torus: LinkSpec = CABLE
+    shape: tuple[int, ...] = wiring.counts((4, 4), "host in every dimension", least=1)
+    nics: int = wiring.count(8)
+    torus: LinkSpec = wiring.CABLE
 
 
 def build(params: Params) -> nx.MultiDiGraph[str]:
@@ -69,9 +62,9 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     ----------
     Dally and Towles, Principles and Practices of Interconnection Networks, chapter 5: k-ary n-cubes.
     """
-    graph = new_graph("torus", params.gpu, "torus")
+    graph = wiring.new_graph("torus", params.gpu, "torus")
     hosts = math.prod(params.shape)
-    add_below(graph, host.pattern(params), hosts, 1, params.nic, "switch")
+    wiring.add_below(graph, host.pattern(params), hosts, 1, params.nic, "switch")
     for axis, size in enumerate(params.shape):
         stride = math.prod(params.shape[axis + 1 :])
         # Each switch is joined to the one after it; two of them are joined once, by both ways round.
@@ -85,5 +78,7 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
         pairs = list(zip(starts, ends, strict=True))
         cables = 2 if size == 2 else 1
         if pairs:
-            join(graph, "switch", "switch", "torus", params.torus, cables, pairs=pairs)
+            wiring.join(
+                graph, "switch", "switch", "torus", params.torus, cables, pairs=pairs
+            )
     return graph

@@ -10,15 +10,7 @@ import networkx as nx
 from prestep.topologies import host
 from prestep.topologies.core.quantity import LinkSpec
 from prestep.topologies.cube_mesh import LINKS
-from prestep.topologies.fabric.wiring import (
-    add_nvlinks,
-    add_row,
-    by_units,
-    count,
-    join,
-    of_kind,
-    star,
-)
+from prestep.topologies.fabric import wiring
 
 BOARDS = 2
 
@@ -40,12 +32,12 @@ class Params(host.Params):
     """
 
     gpu: str = "v100"
-    gpus: int = count(16)
+    gpus: int = wiring.count(16)
     nvlinks: tuple[int, ...] = ()
-    gpus_per_pcie_switch: int = count(2, least=0)
+    gpus_per_pcie_switch: int = wiring.count(2, least=0)
     nvlink: LinkSpec = LINKS["nvlink"]
-    switches: int = count(6)
-    trunks: int = count(8)
+    switches: int = wiring.count(6)
+    trunks: int = wiring.count(8)
 
     def misfits(self) -> Iterator[tuple[str, str, str]]:
         if self.gpus % BOARDS:
@@ -85,20 +77,20 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     ----------
     NVIDIA NVSwitch technical overview (DGX-2: 12 NVSwitches, 16 V100, 2.4 TB/s of bisection, both directions counted).
     """
-    return star("two_boards", _pattern, params)
+    return wiring.star("two_boards", _pattern, params)
 
 
 def _pattern(params: Params, name: str) -> nx.MultiDiGraph[str]:
     """The graph of the host without what is outside."""
     graph = host.pattern(params, name)
-    switches = add_row(graph, "nvswitch", BOARDS * params.switches, name)
-    boards = by_units(switches, params.switches)
-    gpus = of_kind(graph, "gpu")
+    switches = wiring.add_row(graph, "nvswitch", BOARDS * params.switches, name)
+    boards = wiring.by_units(switches, params.switches)
+    gpus = wiring.of_kind(graph, "gpu")
     for board, members in zip(
-        boards, by_units(gpus, params.gpus // BOARDS), strict=True
+        boards, wiring.by_units(gpus, params.gpus // BOARDS), strict=True
     ):
         for gpu in members:
-            add_nvlinks(graph, gpu, board, [1] * params.switches, params.nvlink)
+            wiring.add_nvlinks(graph, gpu, board, [1] * params.switches, params.nvlink)
     for one, twin in zip(*boards, strict=True):
-        join(graph, one, twin, "nvlink", params.nvlink, params.trunks)
+        wiring.join(graph, one, twin, "nvlink", params.nvlink, params.trunks)
     return graph

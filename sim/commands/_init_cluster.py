@@ -8,15 +8,7 @@ from typing import TypeVar
 
 import click
 
-from prestep.sim.commands._shared import (
-    Count,
-    check_new,
-    explained,
-    file_option,
-    misused,
-    new_file,
-    talk,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.errors import InputError, did_you_mean
 from prestep.sim.extras import lazily
 from prestep.sim.units import parse_bandwidth
@@ -34,25 +26,25 @@ _NETWORKS = ("rail", "tree")
     epilog="Example: prestep init cluster --host dgx-h100 --hosts 32 --network rail --below 16 --oversubscription 2 "
     "--port '400 Gbit/s' -o ours.toml",
 )
-@file_option(
+@shared.file_option(
     *("--from", "source"),
     text="What a tool says: nvidia-smi topo -m, NCCL's XML, Slurm, ibnetdiscover, ...",
 )
 @click.option("--host", metavar="NAME", help="Model of a host, such as dgx-h100.")
-@click.option("--hosts", type=Count(), help="How many.")
+@click.option("--hosts", type=shared.Count(), help="How many.")
 @click.option(
     "--network",
     type=click.Choice(_NETWORKS),
     help="rail: a leaf for each NIC of a host; tree: all NICs at one leaf.",
 )
-@click.option("--below", type=Count(), help="Hosts under the same leaves.")
+@click.option("--below", type=shared.Count(), help="Hosts under the same leaves.")
 @click.option(
-    "--oversubscription", type=Count(), help="2 for 2:1; 1 where nothing blocks."
+    "--oversubscription", type=shared.Count(), help="2 for 2:1; 1 where nothing blocks."
 )
 @click.option("--port", metavar="RATE", help='Of a NIC, on the wire: "400 Gbit/s".')
 @click.option("--description", help="A line for those who use the file.")
-@new_file("cluster.toml")
-@explained
+@shared.new_file("cluster.toml")
+@shared.explained
 def cluster(
     source: Path | None,
     host: str | None,
@@ -66,26 +58,28 @@ def cluster(
     force: bool,
 ) -> None:
     """Write a cluster file: eight questions, or as many options; a known host keeps its facts."""
-    check_new(output, force)
+    shared.check_new(output, force)
     if source is not None:
         model, fabric = new_cluster.host_of(source)
         if not model:
             text = description or f"as in {source.name}"
             _write(output, new_cluster.extending(source, output, text, host or ""))
             return
-        talk(f"{source}: one host, {len(fabric.gpus)} {fabric.gpu_model}: a {model}")
+        shared.talk(
+            f"{source}: one host, {len(fabric.gpus)} {fabric.gpu_model}: a {model}"
+        )
         host = host or model
     known = new_cluster.known_hosts()
     stated = None not in (host, hosts, network, below, oversubscription, port)
     host = prompted("Host model", "--host", host, "dgx-h100")
     if host not in known:
         expected = f"one of {', '.join(known)}"
-        raise misused("--host", host, expected, did_you_mean(host, known))
+        raise shared.misused("--host", host, expected, did_you_mean(host, known))
     count = int(prompted("Hosts", "--hosts", hosts, 32))
     question = "Network (rail: a leaf for each NIC; tree: one)"
     network = prompted(question, "--network", network, "rail")
     if network not in _NETWORKS:
-        raise misused("--network", network, f"one of {', '.join(_NETWORKS)}")
+        raise shared.misused("--network", network, f"one of {', '.join(_NETWORKS)}")
     under = int(prompted("Hosts under the same leaves", "--below", below, count))
     question = "Oversubscription (2 for 2:1)"
     blocked = int(prompted(question, "--oversubscription", oversubscription, 1))
@@ -107,7 +101,7 @@ def prompted(question: str, option: str, said: T | None, usual: T) -> T:
     except click.Abort:
         if sys.stdin.isatty():
             raise
-        raise misused(
+        raise shared.misused(
             option, "nothing, and no terminal to ask", f"{usual!r} or another"
         ) from None
     return answer
@@ -122,4 +116,6 @@ def _write(output: Path, text: str) -> None:
         output.unlink()
         raise
     size = interchange.size_of(fabric)
-    talk(f"wrote {output}: {size}; look at it with `prestep topology show {output}`")
+    shared.talk(
+        f"wrote {output}: {size}; look at it with `prestep topology show {output}`"
+    )

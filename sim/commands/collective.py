@@ -6,15 +6,7 @@ from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import (
-    as_json,
-    changes,
-    explained,
-    file_option,
-    options,
-    scaled,
-    show_result,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.extras import lazily
 
 with lazily():
@@ -34,7 +26,7 @@ GROUP = "Predict"
 @click.option(
     "--cluster", required=True, metavar="NAME|FILE", help="`prestep list clusters`."
 )
-@scaled
+@shared.scaled
 @click.option(
     "--op",
     default="all_reduce",
@@ -67,19 +59,19 @@ GROUP = "Predict"
 @click.option(
     "--max-bytes", default="4G", show_default=True, metavar="SIZE", help="Largest size."
 )
-@file_option(
+@shared.file_option(
     "--counts",
     "counts",
     text="CSV of uneven messages: what each rank of an all_to_all sends to each, a line a sender; one line: to each.",
 )
-@options(
+@shared.options(
     {
         "--library": "Of tokens: deepep (the default), deepep-ll, deepep-v2, hybridep, nccl, pplx, uccl, uccl-ll.",
         "--tokens": "Tokens of a rank, or several numbers: 128,4096 (the default).",
         "--dtype": "Of tokens: fp8 (dispatch) or bf16 (combine).",
     }
 )
-@options(
+@shared.options(
     {
         "--hidden": "Elements of a token; default: 7168.",
         "--topk": "Experts of a token; default: 8.",
@@ -93,7 +85,7 @@ GROUP = "Predict"
 @click.option(
     "--channels", type=click.IntRange(1), help="Force the number of channels."
 )
-@file_option(
+@shared.file_option(
     "--nccl-constants",
     "constants",
     text="NCCL's constants, as `prestep calibrate` writes them.",
@@ -103,10 +95,10 @@ GROUP = "Predict"
     is_flag=True,
     help="Say what bounds each size, and which rings and trees there are.",
 )
-@changes
-@as_json
-@explained
+@shared.changes
+@shared.as_json
+@shared.explained
 def command(explain: bool, json_: bool, **choices: Any) -> None:
     shape = {key: choices.pop(key) for key in report.SHAPE}
     prediction = report.collective(explain=explain, exchange=shape, **choices)
-    show_result(json_, prediction.to_json, prediction.render)
+    shared.show_result(json_, prediction.to_json, prediction.render)

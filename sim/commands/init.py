@@ -12,17 +12,9 @@ from typing import Any, TypeVar
 
 import click
 
+from prestep.sim.commands import _shared as shared
 from prestep.sim.commands._init_cluster import cluster as cluster_file
 from prestep.sim.commands._init_cluster import prompted
-from prestep.sim.commands._shared import (
-    Count,
-    check_new,
-    explained,
-    misused,
-    new_file,
-    options,
-    talk,
-)
 from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 
@@ -80,9 +72,9 @@ _OTHERS = {"cluster": cluster_file}
     metavar="NAME|FILE",
     help="`prestep list clusters`, a GPU of theirs (h100), or a file.",
 )
-@options(COUNTS, type=Count())
-@new_file("job.toml")
-@explained
+@shared.options(COUNTS, type=shared.Count())
+@shared.new_file("job.toml")
+@shared.explained
 def command(
     named: str | None,
     model: str | None,
@@ -94,9 +86,9 @@ def command(
     output: Path,
     force: bool,
 ) -> None:
-    check_new(output, force)
+    shared.check_new(output, force)
     if named is not None and model is not None:
-        raise misused("--model", f"{model} beside {named}", "the model once")
+        raise shared.misused("--model", f"{model} beside {named}", "the model once")
     name, _ = _asked(
         "Model (name or file)", "--model", named or model, "llama3-8b", _model
     )
@@ -107,7 +99,7 @@ def command(
     )
     job = first_scenario.Job(name, place, own, tokens, samples, ranks)
     files.write_text(output, first_scenario.text_of(job))
-    talk(f"wrote {output}; predict it with `prestep run {output}`")
+    shared.talk(f"wrote {output}; predict it with `prestep run {output}`")
 
 
 def _place(
@@ -115,7 +107,9 @@ def _place(
 ) -> tuple[str, int | None, int]:
     """The cluster, its hosts (None: as many as its file has), and how many GPUs these are."""
     if hosts is not None and gpus is not None:
-        raise misused("--gpus", f"{gpus} beside --hosts {hosts}", "one of the two")
+        raise shared.misused(
+            "--gpus", f"{gpus} beside --hosts {hosts}", "one of the two"
+        )
     named, fabric = _asked(
         "Cluster (name, GPU or file)", "--cluster", cluster, "dgx-h100", _cluster
     )
@@ -137,7 +131,7 @@ def _place_of(named: str, hosts: int | None) -> str:
     """The cluster that is meant: of a GPU its usual one, and of a single host the one of several; both are said."""
     place = topologies.cluster_with_gpu(named) if _is_gpu(named) else named
     if place != named:
-        talk(f"{named} is a GPU: the cluster is {place}")
+        shared.talk(f"{named} is a GPU: the cluster is {place}")
     several = topologies.several_hosts(place)
     if (
         several
@@ -145,7 +139,7 @@ def _place_of(named: str, hosts: int | None) -> str:
         and hosts > 1
         and len(topologies.load_cluster(place).hosts) == 1
     ):
-        talk(f"{place} is one host: {hosts} of them are {several}")
+        shared.talk(f"{place} is one host: {hosts} of them are {several}")
         return several
     return place
 
@@ -158,7 +152,9 @@ def _hosts_of(gpus: int, fabric: fabrics.Fabric) -> int:
     """Hosts that have so many GPUs."""
     each = len(fabric.gpus) // len(fabric.hosts)
     if gpus % each:
-        raise misused("--gpus", str(gpus), f"a multiple of {each}, the GPUs of a host")
+        raise shared.misused(
+            "--gpus", str(gpus), f"a multiple of {each}, the GPUs of a host"
+        )
     return gpus // each
 
 
@@ -180,7 +176,7 @@ def _asked(
         try:
             return answer, read(answer)
         except InputError as error:
-            talk(str(error))
+            shared.talk(str(error))
 
 
 def _model(name: str) -> models.ModelSpec:

@@ -12,22 +12,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from prestep.sim.commands._shared import (
-    EXIT_OUTSIDE,
-    MOST_REPLICAS,
-    as_json,
-    changes,
-    coloured,
-    explained,
-    file_option,
-    fitting,
-    misused,
-    of_scenario,
-    priced,
-    prices_of,
-    talk,
-    together,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.commands._trace_options import Most, trace_part
 from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
@@ -85,15 +70,15 @@ class Outcome:
 
 
 #: Files that are written, and what is in them.
-_FILES = together(
+_FILES = shared.together(
     click.option(
         "--trace",
         metavar="FILE|DIR/",
         type=click.Path(path_type=Path),
         help="Write a Chrome trace (.json or .json.gz) for Perfetto; into a folder, one file per rank (for HTA).",
     ),
-    file_option("--timeline", text="Write the timeline as Parquet."),
-    file_option(
+    shared.file_option("--timeline", text="Write the timeline as Parquet."),
+    shared.file_option(
         "--report",
         text="Write the report: one page (.html) that works offline, or .md.",
     ),
@@ -124,10 +109,10 @@ _FILES = together(
     ),
 )
 #: Runs with noise.
-_NOISE = together(
+_NOISE = shared.together(
     click.option(
         "--replicas",
-        type=click.IntRange(1, MOST_REPLICAS),
+        type=click.IntRange(1, shared.MOST_REPLICAS),
         help="Runs with noise ([faults] jitter): their distribution.",
     ),
     click.option(
@@ -147,8 +132,8 @@ _NOISE = together(
     "  prestep run llama3_8b.toml --cluster dgx-h100 --hosts 64\n",
 )
 @click.argument("scenario", required=False)
-@changes
-@as_json
+@shared.changes
+@shared.as_json
 @_FILES
 @click.option(
     "--strict", is_flag=True, help="Fail when the prediction rests on a fallback."
@@ -165,9 +150,9 @@ _NOISE = together(
 @click.option(
     "--energy", is_flag=True, help="Show watts and joules: GPUs, hosts, switches."
 )
-@priced
-@of_scenario
-@explained
+@shared.priced
+@shared.of_scenario
+@shared.explained
 def command(
     scenario: str | None,
     overrides: tuple[str, ...],
@@ -199,8 +184,8 @@ def command(
         outcome = _other(loaded, kind, asked)
     click.echo(outcome.json if json_ else outcome.page())
     if outcome.failures:
-        talk("\n".join(filter(None, outcome.failures)))
-        sys.exit(EXIT_OUTSIDE)
+        shared.talk("\n".join(filter(None, outcome.failures)))
+        sys.exit(shared.EXIT_OUTSIDE)
 
 
 def _kind(loaded: sections.Scenario, largest: bool) -> Kind | None:
@@ -224,7 +209,7 @@ def _check_options(
         if value not in (None, False, (), {}) and (name, value) != ("pue", 1.0)
     }
     wrong = [
-        misused(
+        shared.misused(
             option,
             f"{option} with {kind.name.format(jobs=len(jobs))}",
             "a training step of one job",
@@ -234,7 +219,7 @@ def _check_options(
     ]
     if "--seed" in stated and "--replicas" not in stated and not wrong:
         expected, hint = "--replicas N beside it", "a single run has no noise"
-        wrong.append(misused("--seed", str(asked["seed"]), expected, hint))
+        wrong.append(shared.misused("--seed", str(asked["seed"]), expected, hint))
     if wrong:
         raise InputError([mistake for error in wrong for mistake in error.mistakes])
 
@@ -245,7 +230,7 @@ def _check_size(loaded: sections.Scenario, path: Path) -> None:
     if models.is_program(path):
         hint = "change it in the program and capture it again"
         expected = "a scenario's model: a program decides its micro batch"
-        raise misused("--max-micro-batch", str(path), expected, hint)
+        raise shared.misused("--max-micro-batch", str(path), expected, hint)
 
 
 def _other(loaded: sections.Scenario, kind: Kind, asked: Mapping[str, Any]) -> Outcome:
@@ -257,7 +242,9 @@ def _other(loaded: sections.Scenario, kind: Kind, asked: Mapping[str, Any]) -> O
     if getattr(result, "fails", False):
         failures.append("")
     return Outcome(
-        json_text.text_of(values), lambda: fitting(render(result), sys.stdout), failures
+        json_text.text_of(values),
+        lambda: shared.fitting(render(result), sys.stdout),
+        failures,
     )
 
 
@@ -296,7 +283,7 @@ def _step(
     """A training step of one job; `part` says which part of it the trace shows."""
     planned = steps.plan(loaded)
     result = _predicted(loaded, planned, replicas, seed)
-    if prices := prices_of(**asked):
+    if prices := shared.prices_of(**asked):
         result = replace(result, cost=cost.cost_of(result, prices).to_dict())
     if _asks_for_room(result, planned):
         again = room.recomputed(loaded, planned, result.outside)
@@ -305,7 +292,7 @@ def _step(
     # Files first: a reader of stdout that has seen enough (`| head`) ends the command.
     _write(result, trace, part, timeline)
     _write_report(result, report, loaded, each, planned, remedies)
-    page = partial(terminal.render, result, colour=coloured(), remedies=remedies)
+    page = partial(terminal.render, result, colour=shared.coloured(), remedies=remedies)
     return Outcome(result.to_json(), page, _failures([result], asked))
 
 
@@ -349,10 +336,10 @@ def _write(
 ) -> None:
     """The files of `--trace` and `--timeline`."""
     if trace is not None:
-        talk(exporters.export(result, trace, "chrome_trace", **part))
+        shared.talk(exporters.export(result, trace, "chrome_trace", **part))
     if timeline is not None:
         opened = {key: value for key, value in part.items() if key == "kernels"}
-        talk(exporters.export(result, timeline, "parquet", **opened))
+        shared.talk(exporters.export(result, timeline, "parquet", **opened))
 
 
 def _write_report(
@@ -367,4 +354,4 @@ def _write_report(
     if report is None:
         return
     page = _run_files.write_report(result, report, loaded, each, planned, remedies)
-    talk(f"wrote {page}")
+    shared.talk(f"wrote {page}")

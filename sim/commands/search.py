@@ -17,21 +17,7 @@ from pathlib import Path
 import click
 
 from prestep.sim import progress
-from prestep.sim.commands._shared import (
-    EXIT_OUTSIDE,
-    as_json,
-    changes,
-    energy_prices,
-    explained,
-    file_option,
-    misused,
-    of_scenario,
-    processes,
-    rank_by,
-    show_result,
-    talk,
-    together,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.extras import lazily
 from prestep.sim.units import format_duration
 
@@ -50,18 +36,18 @@ GROUP = "Predict"
 
 
 #: How much is looked at, and what comes of it.
-_EFFORT = together(
+_EFFORT = shared.together(
     click.option(
         "--trials",
         type=click.IntRange(1),
         help="Look at so many layouts only, chosen by optuna.",
     ),
-    processes("Processes."),
-    as_json,
-    file_option(
+    shared.processes("Processes."),
+    shared.as_json,
+    shared.file_option(
         "--report", text="Write the ranking as a page (.html) or Markdown (.md)."
     ),
-    file_option(
+    shared.file_option(
         "--write", text="Write the best layout as a scenario that `prestep run` takes."
     ),
 )
@@ -86,17 +72,17 @@ _EFFORT = together(
     metavar="KEY=V1,V2",
     help="Values to try for a key. May be repeated.",
 )
-@changes
+@shared.changes
 @click.option(
     "--price",
     metavar="PRICE",
     help="Of a GPU for an hour, for a cost per token; of several GPUs h100=2.50,h200=3.10.",
 )
-@energy_prices
-@rank_by
+@shared.energy_prices
+@shared.rank_by
 @_EFFORT
-@of_scenario
-@explained
+@shared.of_scenario
+@shared.explained
 def command(
     scenario: str,
     top: int,
@@ -142,24 +128,24 @@ def _layouts(
     base, batch = load.load_open(path, overrides, axes.FREE)
     if "training.global_batch" not in _keys(path, overrides, options.over):
         samples = f"{batch} samples a step, those of its layout"
-        talk(f"{path}: no training.global_batch: {samples}")
+        shared.talk(f"{path}: no training.global_batch: {samples}")
     best = _ranking(base, batch, options)
     if write is not None and best.ranked:
         best_file.write_scenario(best.ranked[0].candidate.scenario, write)
-        talk(f"wrote {write}")
+        shared.talk(f"wrote {write}")
     objective = options.objective
     if report is not None:
         answer, tables = page.sheets(words.to_dict(best, objective))
         said = sheets.asked(base, overrides, batch)
         sheets.write(report, f"Search of {path.name}", answer, tables, said)
-        talk(f"wrote {report}")
-    show_result(
+        shared.talk(f"wrote {report}")
+    shared.show_result(
         json_,
         lambda: words.to_dict(best, objective),
         lambda: words.table(best, objective),
     )
     if not best.ranked:
-        sys.exit(EXIT_OUTSIDE)
+        sys.exit(shared.EXIT_OUTSIDE)
 
 
 def _clusters(
@@ -176,13 +162,13 @@ def _clusters(
     places = list(
         progress.track(clusters.places(path, values, overrides), "clusters", count)
     )
-    show_result(
+    shared.show_result(
         json_,
         lambda: clusters.to_dict(places, asked, top),
         lambda: clusters.table(places, asked, top),
     )
     if not any(place.fits for place in places):
-        sys.exit(EXIT_OUTSIDE)
+        sys.exit(shared.EXIT_OUTSIDE)
 
 
 def _refuse_layouts(
@@ -197,7 +183,7 @@ def _refuse_layouts(
         ("--report", report),
     ):
         if value is not None:
-            raise misused(option, f"{value}, for {path}", expected, hint)
+            raise shared.misused(option, f"{value}, for {path}", expected, hint)
 
 
 def _prices(text: str | None) -> dict[str, float]:
@@ -211,14 +197,14 @@ def _prices(text: str | None) -> dict[str, float]:
             prices[gpu.strip()] = -1.0
         if not 0 < prices[gpu.strip()] < float("inf"):
             expected = "a price above 0 such as 2.50, or h100=2.50,h200=3.10"
-            raise misused("--price", str(text), expected)
+            raise shared.misused("--price", str(text), expected)
     return prices
 
 
 def _one_price(prices: dict[str, float]) -> float | None:
     if set(prices) - {""}:
         expected = "one price: layouts are searched on one cluster"
-        raise misused("--price", ", ".join(prices), expected)
+        raise shared.misused("--price", ", ".join(prices), expected)
     return prices.get("")
 
 
@@ -237,7 +223,9 @@ def _tell(candidate: space.Candidate, seconds: float) -> None:
     """A layout that is the best so far, on a terminal: somebody waits there."""
     if sys.stderr.isatty():
         progress.clear()
-        talk(f"so far {words.layout_of(candidate)}, {format_duration(seconds)} a step")
+        shared.talk(
+            f"so far {words.layout_of(candidate)}, {format_duration(seconds)} a step"
+        )
 
 
 def _keys(path: Path, overrides: Iterable[str], over: Iterable[str]) -> set[str]:

@@ -13,20 +13,7 @@ from typing import Any
 import click
 
 from prestep.sim import progress
-from prestep.sim.commands._shared import (
-    POSITIVE,
-    changes,
-    energy_prices,
-    explained,
-    file_option,
-    misused,
-    of_scenario,
-    processes,
-    rank_by,
-    show_page,
-    talk,
-    together,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.errors import EXIT_INPUT
 from prestep.sim.extras import lazily
 from prestep.sim.units import aligned, format_duration
@@ -45,15 +32,15 @@ LONGEST = 20  # rows of the table
 
 
 #: What the best run has least of.
-_PRICED = together(
+_PRICED = shared.together(
     click.option(
         "--price",
-        type=POSITIVE,
+        type=shared.POSITIVE,
         metavar="PRICE",
         help="Of a GPU for an hour, for a cost per million tokens.",
     ),
-    energy_prices,
-    rank_by,
+    shared.energy_prices,
+    shared.rank_by,
 )
 
 
@@ -69,7 +56,7 @@ _PRICED = together(
     metavar="KEY=V1,V2",
     help="Values to try. May be repeated.",
 )
-@changes
+@shared.changes
 @click.option(
     "-o",
     "--output",
@@ -83,16 +70,18 @@ _PRICED = together(
     show_default=True,
     help="processes, threads, dask://FILE.",
 )
-@processes("Runs at a time.")
+@shared.processes("Runs at a time.")
 @click.option(
     "--shard",
     metavar="I/N",
     help="Do the I-th of N parts of the runs, beside the others in one folder: a Slurm array.",
 )
-@file_option("--report", text="Write the table as a page (.html) or Markdown (.md).")
+@shared.file_option(
+    "--report", text="Write the table as a page (.html) or Markdown (.md)."
+)
 @_PRICED
-@of_scenario
-@explained
+@shared.of_scenario
+@shared.explained
 def command(
     scenario: str,
     grid: tuple[str, ...],
@@ -125,9 +114,11 @@ def command(
     with progress.count("runs", len(runs)) as task:
         results = study.sweep(runs, output, pool, jobs, partial(_tell, task), part)
     if results is None:
-        talk(f"{output}: part {shard} is done; the last part to end writes the table")
+        shared.talk(
+            f"{output}: part {shard} is done; the last part to end writes the table"
+        )
         return
-    talk(f"wrote {results}")
+    shared.talk(f"wrote {results}")
     rows = study.rows_of(results)
     if report is not None:
         said = sheets.asked(base, overrides)
@@ -141,13 +132,15 @@ def _shard(text: str | None) -> study.Shard | None:
         return None
     number, _, of = text.partition("/")
     if not (number.isdecimal() and of.isdecimal() and 1 <= int(number) <= int(of)):
-        raise misused("--shard", text, "the number of a part and of all, such as 2/8")
+        raise shared.misused(
+            "--shard", text, "the number of a part and of all, such as 2/8"
+        )
     return study.Shard(int(number), int(of))
 
 
 def _show(rows: Sequence[study.Row], objective: ranking.Objective) -> None:
     """Prints the table; where every run was refused, ends as `run` of any of them does."""
-    show_page(summary(rows, objective))
+    shared.show_page(summary(rows, objective))
     if rows and all(row["error"] for row in rows):
         sys.exit(EXIT_INPUT)
 
@@ -182,7 +175,7 @@ def _write(
     heads = ("run", *heading[changed:])
     table = sheets.Sheet("Runs, the best first", heads, lines, notes=notes)
     sheets.write(report, f"Sweep of {name}", answer, [table], said)
-    talk(f"wrote {report}")
+    shared.talk(f"wrote {report}")
 
 
 def summary(rows: Sequence[study.Row], objective: ranking.Objective) -> str:

@@ -9,15 +9,7 @@ from pathlib import Path
 import click
 
 from prestep.sim import assignments
-from prestep.sim.commands._shared import (
-    as_json,
-    explained,
-    file_option,
-    scaled,
-    show_page,
-    show_result,
-    talk,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.extras import lazily
 
 with lazily():
@@ -38,7 +30,7 @@ def command() -> None:
 
 @command.command(epilog="Example: prestep topology show dgx-h100 --svg dgx.svg")
 @click.argument("cluster", metavar="NAME|FILE")
-@scaled
+@shared.scaled
 @click.option(
     "--set",
     "overrides",
@@ -46,7 +38,7 @@ def command() -> None:
     multiple=True,
     help="Change it: nic[host3].bandwidth=0.5x.",
 )
-@file_option(
+@shared.file_option(
     "--svg",
     "--picture",
     "picture",
@@ -57,8 +49,8 @@ def command() -> None:
     is_flag=True,
     help="The rings and trees of all GPUs instead, as NCCL's log prints them.",
 )
-@as_json
-@explained
+@shared.as_json
+@shared.explained
 def show(
     cluster: str,
     hosts: int | None,
@@ -71,23 +63,23 @@ def show(
     changes = dict(map(assignments.split, overrides))
     fabric = topologies.load_cluster(cluster, hosts, changes, "--set")
     if rings:
-        show_page("\n".join(log_lines.printed(fabric, fabric.gpus, trees=72)))
+        shared.show_page("\n".join(log_lines.printed(fabric, fabric.gpus, trees=72)))
     else:
         width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-        show_result(
+        shared.show_result(
             json_,
             lambda: listing.to_dict(fabric),
             lambda: listing.render(fabric, width),
         )
     if picture is not None:
         listing.picture(fabric, picture)
-        talk(f"wrote {picture}")
+        shared.talk(f"wrote {picture}")
 
 
 @command.command(epilog="Example: prestep topology check my-cluster.toml")
 @click.argument("cluster", metavar="NAME|FILE")
-@scaled
-@explained
+@shared.scaled
+@shared.explained
 def check(cluster: str, hosts: int | None) -> None:
     """Check the cluster; exit 2 with every mistake."""
     fabric = topologies.load_cluster(cluster, hosts)
@@ -95,15 +87,15 @@ def check(cluster: str, hosts: int | None) -> None:
     # What a run asks of any cluster: times of its GPUs and of NCCL on them.
     measured.gpu_of(fabric)
     machine.of(fabric)
-    show_page(page)
+    shared.show_page(page)
 
 
 @command.command(
     "export", epilog="Example: prestep topology export dgx-h100 -o dgx.graphml"
 )
 @click.argument("cluster", metavar="NAME|FILE")
-@scaled
-@file_option(
+@shared.scaled
+@shared.file_option(
     "-o", "--output", text="File to write; default: the cluster's name, as .graphml."
 )
 @click.option(
@@ -112,21 +104,21 @@ def check(cluster: str, hosts: int | None) -> None:
     default="",
     help="graphml, json, infragraph; default: by the file's suffix.",
 )
-@explained
+@shared.explained
 def export(cluster: str, hosts: int | None, output: Path | None, format_: str) -> None:
     """Write the graph for other tools."""
     fabric = topologies.load_cluster(cluster, hosts)
     path = output or Path(f"{Path(cluster).stem}.graphml")
     for loss in interchange.export_file(fabric, path, format_):
-        talk(f"not carried: {loss}")
-    talk(f"wrote {path}")
+        shared.talk(f"not carried: {loss}")
+    shared.talk(f"wrote {path}")
 
 
 @command.command(
     "import", epilog="Example: prestep topology import topo.xml -o mine.json"
 )
 @click.argument("file", type=click.Path(path_type=Path))
-@file_option(
+@shared.file_option(
     "-o",
     "--output",
     text="File to write (.json); default: the file's name with that suffix.",
@@ -143,10 +135,10 @@ def export(cluster: str, hosts: int | None, output: Path | None, format_: str) -
     default="",
     help="Model of every host, where the file only names them (Slurm, ibnetdiscover); default: dgx-h100.",
 )
-@explained
+@shared.explained
 def import_(file: Path, output: Path | None, format_: str, host: str) -> None:
     """Read a cluster of another tool; the JSON it writes works wherever a cluster's name does."""
     fabric, path, notes = interchange.import_file(file, output, format_, host)
     for note in notes:
-        talk(note)
-    talk(f"wrote {path}: {interchange.size_of(fabric)}")
+        shared.talk(note)
+    shared.talk(f"wrote {path}: {interchange.size_of(fabric)}")

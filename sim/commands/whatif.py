@@ -9,19 +9,7 @@ from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import (
-    as_json,
-    changes,
-    echo_json,
-    explained,
-    file_option,
-    misused,
-    of_scenario,
-    priced,
-    prices_of,
-    show_result,
-    talk,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.errors import InputError, unknown
 from prestep.sim.extras import lazily
 
@@ -47,7 +35,7 @@ Table = dict[str, Any]
     "  prestep whatif job.toml --against nvlink.bandwidth=2x --against dgx-b200\n",
 )
 @click.argument("scenario")
-@changes
+@shared.changes
 @click.option(
     "--against",
     multiple=True,
@@ -71,13 +59,13 @@ Table = dict[str, Any]
     type=click.IntRange(1),
     help="Of ranks, hosts or links that differ, --each tries so many.",
 )
-@file_option(
+@shared.file_option(
     "--report", text="Write the answer: one page (.html) that works offline, or .md."
 )
-@priced
-@as_json
-@of_scenario
-@explained
+@shared.priced
+@shared.as_json
+@shared.of_scenario
+@shared.explained
 def command(
     scenario: str,
     overrides: tuple[str, ...],
@@ -89,7 +77,7 @@ def command(
     json_: bool,
     **asked: Any,
 ) -> None:
-    prices = prices_of(**asked)
+    prices = shared.prices_of(**asked)
     _check(each, against, report, prices)
     if each:
         _tornado(scenario, overrides, each, factors, most, report, json_)
@@ -104,9 +92,11 @@ def _check(
 ) -> None:
     """Refuses options that do not go together."""
     if each and against:
-        raise misused("--against", "--against with --each", "one of them")
+        raise shared.misused("--against", "--against with --each", "one of them")
     if prices and not against:
-        raise misused("--price-per-gpu-hour", "prices alone", "--against beside them")
+        raise shared.misused(
+            "--price-per-gpu-hour", "prices alone", "--against beside them"
+        )
     if report is not None:
         sheets.check_suffix(report)
 
@@ -125,11 +115,11 @@ def _variants(
     base = load.load_scenario(path, overrides)
     found = study.variants_of(base, asked, overrides, prices)
     for note in dict.fromkeys(note for one in found for note in one.scenario.notes):
-        talk(note)
+        shared.talk(note)
     if report is not None:
-        talk(f"wrote {_report.write_variants(found, report)}")
+        shared.talk(f"wrote {_report.write_variants(found, report)}")
     table = [one.to_dict() for one in found]
-    show_result(
+    shared.show_result(
         json_,
         lambda: json_text.finite({"base": table[0], "variants": table[1:]}),
         lambda: whatif_page.variants_page(found),
@@ -150,19 +140,19 @@ def _side_by_side(
     if not overrides:
         hint = "--set nvlink.bandwidth=2x, --against dgx-b200, or --each link-kind"
         expected = "--set, --against or --each"
-        raise misused("--set", "nothing to change", expected, hint)
+        raise shared.misused("--set", "nothing to change", expected, hint)
     changed = load.load_scenario(path, overrides)
     for note in dict.fromkeys((*base.notes, *changed.notes)):
-        talk(note)
+        shared.talk(note)
     if report is None:
         table = _compared(base, changed, overrides)
     else:
         name = ", ".join(overrides)
         asked = study.Asked(name, path, tuple(overrides))
         found = study.variants_of(base, [asked])
-        talk(f"wrote {_report.write_variants(found, report)}")
+        shared.talk(f"wrote {_report.write_variants(found, report)}")
         table = found[1].comparison or {}
-    show_result(json_, lambda: table, lambda: whatif_page.comparison_page(table))
+    shared.show_result(json_, lambda: table, lambda: whatif_page.comparison_page(table))
 
 
 def _compared(
@@ -205,9 +195,9 @@ def _tornado(
     table = tornado.tornado(loaded, words, _factors(factors), most=most)
     if report is not None:
         _report.write_tornado(table, report, Path(loaded.where).name)
-        talk(f"wrote {report}")
+        shared.talk(f"wrote {report}")
     if json_:
-        echo_json(table)
+        shared.echo_json(table)
     else:
         columns = shutil.get_terminal_size().columns
         click.echo(whatif_page.tornado_page(table, columns))
@@ -224,5 +214,5 @@ def _factor(piece: str, text: str) -> float:
     except ValueError:
         number = -1.0
     if not 0 < number < float("inf"):
-        raise misused("--factors", f'"{text}"', "numbers above 0 such as 0.5,2")
+        raise shared.misused("--factors", f'"{text}"', "numbers above 0 such as 0.5,2")
     return number

@@ -6,16 +6,7 @@ from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import (
-    MOST_REPLICAS,
-    as_json,
-    changes,
-    explained,
-    misused,
-    options,
-    show_result,
-    together,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.extras import lazily
 
 with lazily():
@@ -56,8 +47,8 @@ _SLOW_HOSTS = {
 
 
 #: What fails, how long that takes, and who stands in.
-_FAILURES = together(
-    options(_TIMES, metavar="TIME"),
+_FAILURES = shared.together(
+    shared.options(_TIMES, metavar="TIME"),
     click.option(
         "--spares",
         type=click.IntRange(0),
@@ -68,7 +59,7 @@ _FAILURES = together(
         is_flag=True,
         help="Without spares the job goes on with fewer data-parallel replicas.",
     ),
-    options(_REPLACED, type=click.IntRange(1)),
+    shared.options(_REPLACED, type=click.IntRange(1)),
     click.option(
         "--takes",
         multiple=True,
@@ -89,7 +80,7 @@ _FAILURES = together(
         show_default=True,
         help="Factor on all default rates.",
     ),
-    options(_SLOW_HOSTS, type=float),
+    shared.options(_SLOW_HOSTS, type=float),
     click.option(
         "--preflight",
         metavar="LEVEL|TIME",
@@ -99,10 +90,10 @@ _FAILURES = together(
 
 
 #: How often the weeks are simulated.
-_SIMULATED = together(
+_SIMULATED = shared.together(
     click.option(
         "--replicas",
-        type=click.IntRange(1, MOST_REPLICAS),
+        type=click.IntRange(1, shared.MOST_REPLICAS),
         default=100,
         show_default=True,
         help="Runs to simulate.",
@@ -125,7 +116,7 @@ _SIMULATED = together(
     epilog="Example: prestep goodput --step-time '10 s' --gpus 16384 --days 54",
 )
 @click.argument("scenario", required=False)
-@changes
+@shared.changes
 @click.option(
     "--step-time", metavar="TIME", help="Without a scenario: how long a step takes."
 )
@@ -139,8 +130,8 @@ _SIMULATED = together(
 )
 @_FAILURES
 @_SIMULATED
-@as_json
-@explained
+@shared.as_json
+@shared.explained
 def command(
     scenario: str | None,
     overrides: tuple[str, ...],
@@ -164,7 +155,9 @@ def command(
         # every interval is simulated, each in fewer replicas
         few = max(2, replicas // 5)
         table |= goodput.optimal(job, gpus, few, seed).to_json()
-    show_result(json_, lambda: json_text.finite(table), lambda: goodput.render(table))
+    shared.show_result(
+        json_, lambda: json_text.finite(table), lambda: goodput.render(table)
+    )
 
 
 def _is_given(value: object) -> bool:
@@ -175,7 +168,7 @@ def _without_scenario(given: Options, overrides: tuple[str, ...]) -> Options:
     """The settings of a job of which only the step time is given."""
     if "step_time" not in given or overrides:
         found = "--set" if overrides else "neither a scenario nor --step-time"
-        raise misused("goodput", found, "a scenario, or --step-time such as 10s")
+        raise shared.misused("goodput", found, "a scenario, or --step-time such as 10s")
     given = dict(given)
     host = given.pop("host_gpus", GPUS_OF_HOST)
     replica = given.pop("replica_gpus", GPUS_OF_REPLICA)

@@ -15,16 +15,7 @@ from prestep.sim.costs.measured import gpu_of
 from prestep.sim.engine.engine import Run, execute
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
-from prestep.sim.replay.machine import (
-    beside_communication,
-    change_gpus,
-    fabric_of,
-    nccl_settings,
-    other_gpu,
-    recorded_gpu,
-    timed,
-    together,
-)
+from prestep.sim.replay import machine
 from prestep.sim.replay.outcome import Mode, Outcome, of_steps
 from prestep.sim.replay.steps import clock_of, step_times
 from prestep.topologies.fabric import Fabric
@@ -83,11 +74,11 @@ def replay_job(
     mode = _mode(mode, cluster, asked)
     _change_operations(job, draft, asked, mode)
     fabric, before = _fabrics(job, draft.world, cluster, mode, asked.cluster)
-    _on_gpu(job, draft, recorded_gpu(job), fabric)
-    replay, nccl = graph_of(job, draft), nccl_settings(job, asked.nccl)
+    _on_gpu(job, draft, machine.recorded_gpu(job), fabric)
+    replay, nccl = graph_of(job, draft), machine.nccl_settings(job, asked.nccl)
     if mode == "recorded":  # the cluster then says only on which GPU kernels run
         fabric = before = None
-    played, unknown_sizes = timed(replay, fabric, before, nccl)
+    played, unknown_sizes = machine.timed(replay, fabric, before, nccl)
     outcome = _outcome(replay, execute(played, steps=1), mode, clock, fabric)
     notes = _notes(job, draft, unknown_sizes)
     return replace(outcome, changes=_changes(draft, asked), notes=notes)
@@ -95,8 +86,8 @@ def replay_job(
 
 def _change_operations(job: Job, draft: Draft, asked: Changes, mode: Mode) -> None:
     """Makes the changes that need no cluster."""
-    gpu, planned = recorded_gpu(job), mode == "simulated"
-    scaling, beside = partial(_scaling, gpu), beside_communication(gpu)
+    gpu, planned = machine.recorded_gpu(job), mode == "simulated"
+    scaling, beside = partial(_scaling, gpu), machine.beside_communication(gpu)
     retarget.apply(draft, asked, scaling, beside, planned)
 
 
@@ -121,8 +112,8 @@ def _fabrics(
     """The cluster with its changes, and without; (None, None) where nothing asks for one."""
     if not cluster and not changes and (mode == "recorded" or world == 1):
         return None, None
-    fabric = fabric_of(job, world, cluster, changes)
-    return fabric, fabric_of(job, world, cluster, {}) if changes else fabric
+    fabric = machine.fabric_of(job, world, cluster, changes)
+    return fabric, machine.fabric_of(job, world, cluster, {}) if changes else fabric
 
 
 def _check_steps(job: Job) -> None:
@@ -182,10 +173,10 @@ def _on_gpu(job: Job, draft: Draft, gpu: Gpu | None, fabric: Fabric | None) -> N
     if gpu is None:
         draft.notes["kernels as recorded: the recorded GPU is not known"] += 1
     elif target.name != gpu.name:
-        retarget.rescaled(draft, other_gpu(gpu, target, draft), target.name)
-    change_gpus(draft, fabric, target)
+        retarget.rescaled(draft, machine.other_gpu(gpu, target, draft), target.name)
+    machine.change_gpus(draft, fabric, target)
     if job.world == 1 and draft.world > 1:
-        scale(draft, together(target, draft.world))
+        scale(draft, machine.together(target, draft.world))
 
 
 def _if_free(

@@ -13,16 +13,7 @@ from typing import Any
 from prestep.sim import files, strict
 from prestep.sim.errors import InputError, Mistake, did_you_mean
 from prestep.sim.extras import lazily
-from prestep.sim.spec import jobs, openers
-from prestep.sim.spec.lookup import (
-    cluster_of,
-    job_mistakes,
-    layout_mistakes,
-    model_of,
-    nccl_mistakes,
-    place_mistakes,
-    wrong_keys,
-)
+from prestep.sim.spec import jobs, lookup, openers
 from prestep.sim.spec.openers import tables_of
 from prestep.sim.spec.overrides import overridden
 from prestep.sim.spec.rules.layout import check_layout, check_scenario, too_many_gpus
@@ -38,7 +29,6 @@ __all__ = [
     "Scenario",
     "check_layout",
     "grad_accumulation_of",
-    "layout_mistakes",
     "load_scenario",
     "microbatches_of",
     "parse_scenario",
@@ -70,11 +60,11 @@ def scenario_of(
     scenario = openers.settled(_located(scenario, folder, overrides))
     notes = (*completed.notes, *_towers(scenario), *scenario.notes)
     scenario = replace(scenario, notes=notes)
-    fabric = cluster_of(scenario, mistakes)
-    unreadable = wrong_keys(mistakes) & {*jobs.KEYS, "scenario"}
+    fabric = lookup.cluster_of(scenario, mistakes)
+    unreadable = lookup.wrong_keys(mistakes) & {*jobs.KEYS, "scenario"}
     for job in () if unreadable else scenario.jobs or (scenario,):
-        mistakes += job_mistakes(job, fabric, mistakes)
-    mistakes += place_mistakes(scenario, fabric, wrong_keys(mistakes))
+        mistakes += lookup.job_mistakes(job, fabric, mistakes)
+    mistakes += lookup.place_mistakes(scenario, fabric, lookup.wrong_keys(mistakes))
     return _checked(scenario, mistakes)
 
 
@@ -110,9 +100,9 @@ def load_open(
     scenario, mistakes = _collect(_without(tables, free), where, fixed, free)
     _refuse_jobs(scenario, where)
     scenario = _located(scenario, folder, overrides)
-    fabric = cluster_of(scenario, mistakes)
-    model_of(scenario, mistakes)
-    mistakes += nccl_mistakes(scenario, wrong_keys(mistakes))
+    fabric = lookup.cluster_of(scenario, mistakes)
+    lookup.model_of(scenario, mistakes)
+    mistakes += lookup.nccl_mistakes(scenario, lookup.wrong_keys(mistakes))
     if fabric is not None:
         mistakes += _too_many_gpus(scenario, len(fabric.gpus))
     scenario = replace(scenario, notes=(*completed.notes, *scenario.notes))
@@ -192,10 +182,10 @@ def _collect(
     scenario, wrong = _sections(tables, where, origins)
     mistakes += wrong
     if stated_jobs is None:
-        skip = wrong_keys(mistakes) | set(free)
+        skip = lookup.wrong_keys(mistakes) | set(free)
         return scenario, mistakes + check_scenario(scenario, skip=skip)
     rules = {"model", "training", "parallel"}  # the jobs' own
-    mistakes += check_scenario(scenario, skip=wrong_keys(mistakes) | rules)
+    mistakes += check_scenario(scenario, skip=lookup.wrong_keys(mistakes) | rules)
     shared = _right_sections(tables, mistakes)
     built, wrong = jobs.build(
         stated_jobs,

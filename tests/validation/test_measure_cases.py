@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from prestep.sim.errors import InputError
-from prestep.validation.formats import scenarios, usual
+from prestep.validation.formats import harness, usual
 from prestep.validation.formats.rows import Row
 from prestep.validation.formats.scenarios import scenario_of
 from prestep.validation.formats.usual import SIZES
@@ -114,9 +114,9 @@ def test_the_usual_cases_can_be_predicted(world: int, memory: float) -> None:
 
 def test_models_have_one_size() -> None:
     """What is measured under a name is what is predicted under it."""
-    for name, sizes in scenarios.SIZES.items():
+    for name, sizes in harness.SIZES.items():
         assert SIZES[name] == sizes
-    for name, known in scenarios.MODELS.items():
+    for name, known in harness.MODELS.items():
         if name in SIZES:
             model = load_model(Model(name=known), "here")
             assert (model.hidden, model.layers, model.vocab) == (

@@ -40,16 +40,8 @@ from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.edit.overrides import with_overrides
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
+from prestep.topologies.files import tables
 from prestep.topologies.files.bundled import CLUSTERS
-from prestep.topologies.files.tables import (
-    Reader,
-    Table,
-    Usual,
-    load_family,
-    locate,
-    merged,
-    where_of,
-)
 
 with lazily():
     from prestep.topologies.files import gpu_links, host_models, importers, larger
@@ -67,16 +59,16 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
     """Build the named cluster or the one in a file; raises InputError with every mistake in it."""
     if _foreign(Path(name_or_file)):
         return _imported(Path(name_or_file), hosts)
-    path = locate(name_or_file)
+    path = tables.locate(name_or_file)
     base = _foreign_base(path)
     if base is not None:
         return _extended(path, base, hosts)
-    where, table = where_of(path), merged(path)
-    family = load_family(where, table)
-    reader = Reader(where)
+    where, table = tables.where_of(path), tables.merged(path)
+    family = tables.load_family(where, table)
+    reader = tables.Reader(where)
     own = path.parent != CLUSTERS  # bundled files say all that is known
     hints = typing.get_type_hints(family.Params)
-    usual: tuple[Usual, ...] = ()
+    usual: tuple[tables.Usual, ...] = ()
     if own:
         usual = (partial(host_models.usual_links, family),)
     values = reader.params(table, hints, *usual)
@@ -98,15 +90,15 @@ def read(name_or_file: str | Path, hosts: int | None = None) -> Fabric:
 
 def _foreign_base(path: Path) -> Path | None:
     """The file of another tool that a cluster file extends; None for one of prestep's, or for no file."""
-    name = merged(path, extended=False).get("extends")
+    name = tables.merged(path, extended=False).get("extends")
     base = path.parent / name if isinstance(name, str) else path
     return base if base != path and _foreign(base) else None
 
 
 def _extended(path: Path, base: Path, hosts: int | None) -> Fabric:
     """Another tool's cluster with the facts, links and measured times that a cluster file states of it."""
-    where = where_of(path)
-    table = merged(path, extended=False)
+    where = tables.where_of(path)
+    table = tables.merged(path, extended=False)
     host = table.pop("host", "")
     if not isinstance(host, str):
         raise InputError.of(where, "host", str(host), "the name of a host model")
@@ -115,7 +107,7 @@ def _extended(path: Path, base: Path, hosts: int | None) -> Fabric:
         del table[key]
     files = {field: str(table.pop(key, "")) for key, field in FILES.items()}
     kinds = dict.fromkeys(dict.fromkeys(fabric.links.kind.tolist()), LinkSpec)
-    reader = Reader(where)
+    reader = tables.Reader(where)
     values = reader.params(table, kinds, lambda _: dict.fromkeys(kinds, _ANY_LINK))
     if reader.mistakes:
         raise InputError(reader.mistakes)
@@ -213,7 +205,7 @@ def _joined(fabric: Fabric) -> dict[str, frozenset[object]]:
     return {gpu: frozenset(groups) for gpu, groups in joined.items()}
 
 
-def _too_many(where: str, family: ModuleType, values: Table) -> list[Mistake]:
+def _too_many(where: str, family: ModuleType, values: tables.Table) -> list[Mistake]:
     """Counts beyond any machine: a slip of the pen, which would take all memory before it is noticed."""
     counts = {key: _product(value) for key, value in values.items()}
     found = [
@@ -244,7 +236,7 @@ def _product(value: object) -> int:
     return value if type(value) is int else 0
 
 
-def _hosts(reader: Reader, family: ModuleType, hosts: int) -> Table:
+def _hosts(reader: tables.Reader, family: ModuleType, hosts: int) -> tables.Table:
     if "hosts" in typing.get_type_hints(family.Params):
         return {"hosts": hosts}
     if hosts != 1:

@@ -14,17 +14,8 @@ from prestep.sim.markup import Markup, box, drawing, label
 from prestep.topologies.core.kinds import TIERS
 from prestep.topologies.core.links import Ints
 from prestep.topologies.fabric import Fabric
-from prestep.topologies.show import inside, labels
+from prestep.topologies.show import inside, labels, parts
 from prestep.topologies.show.folding import Edge, Folded, class_of, fold
-from prestep.topologies.show.parts import (
-    MOST_PARTS,
-    MOST_SWITCHES,
-    Part,
-    parts_of,
-    planes_of,
-    shown,
-    some,
-)
 from prestep.topologies.show.summary import oversubscription, summary
 
 WIDTH, MARGIN = 1100.0, 180.0  # of the drawing, and of its left column of words
@@ -84,7 +75,7 @@ def draw(
     folded, classes = fold(fabric), class_of(fabric)
     edges = {(*edge.ends, edge.kind): at for at, edge in enumerate(folded.edges)}
     edge_of = partial(_edge_of, fabric, classes, edges)
-    whole, sheet = parts_of(fabric), Sheet(fabric)
+    whole, sheet = parts.parts_of(fabric), Sheet(fabric)
     high, wide = (_title(sheet) if titled else 8.0), WIDTH
     if len(fabric.hosts) > 1:
         high, wide = _network(sheet, whole, high)
@@ -121,14 +112,14 @@ def _edge_of(
     return edges[a, b, str(fabric.links.kind[row])]
 
 
-def _network(sheet: Sheet, whole: Part, top: float) -> Point:
+def _network(sheet: Sheet, whole: parts.Part, top: float) -> Point:
     """Draws the tiers and the hosts below them; returns where they end, and how wide the drawing is."""
-    widths = MOST_PARTS[min(3, whole.levels)]
+    widths = parts.MOST_PARTS[min(3, whole.levels)]
     wanted = _width(sheet.fabric, whole, widths)
     left = MARGIN + max(0.0, (WIDTH - MARGIN - wanted) / 2)
     room = _ARCS * (not whole.kind and len(whole.parts) > 1)
     low = _part(sheet, whole, widths, (left, top + 4 + room), wanted)
-    planes = len(planes_of(sheet.fabric))
+    planes = len(parts.planes_of(sheet.fabric))
     narrow = {
         tier.kind: tier.most
         for tier in oversubscription(sheet.fabric)
@@ -160,28 +151,28 @@ def _counted(fabric: Fabric, kind: str) -> str:
     )
 
 
-def _width(fabric: Fabric, part: Part, most: Sequence[int]) -> float:
+def _width(fabric: Fabric, part: parts.Part, most: Sequence[int]) -> float:
     """The width that a part needs."""
     if part.kind == "host":
         return max(
             96.0,
             16.0 + _PORT * max(len(_ports(fabric, part)), len(_gpus(fabric, part))),
         )
-    own = len(some(part.switches)) * (_SWITCH[0] + 6)
+    own = len(parts.some(part.switches)) * (_SWITCH[0] + 6)
     below = [
         _width(fabric, one.item, most[_deeper(part) :])
-        for one in shown(fabric, part, most[0])
+        for one in parts.shown(fabric, part, most[0])
     ]
     return max(own, sum(below) + _BETWEEN * (len(below) + 1))
 
 
-def _deeper(part: Part) -> int:
+def _deeper(part: parts.Part) -> int:
     """Whether a part uses up a level of the parts that are shown."""
     return int(len(part.parts) > 1)
 
 
 def _part(
-    sheet: Sheet, part: Part, most: Sequence[int], place: Point, wide: float
+    sheet: Sheet, part: parts.Part, most: Sequence[int], place: Point, wide: float
 ) -> float:
     """Draws a part at its upper left corner, in so much width; returns where it ends."""
     left, top = place
@@ -194,7 +185,7 @@ def _part(
         top += _ARCS
         place = left, top
     below = top if under or not len(part.switches) else top + _SWITCH[1] + _DOWN
-    items = shown(sheet.fabric, part, most[0])
+    items = parts.shown(sheet.fabric, part, most[0])
     widths = [_width(sheet.fabric, one.item, most[_deeper(part) :]) for one in items]
     gap = (wide - sum(widths)) / (len(items) + 1) if items else 0.0
     x, low, captions = left + gap, below, False
@@ -233,15 +224,15 @@ def _joined(fabric: Fabric, switches: Ints) -> bool:
     return bool((own[src] & own[dst]).any())
 
 
-def _name(fabric: Fabric, part: Part) -> str:
+def _name(fabric: Fabric, part: parts.Part) -> str:
     """The rack, pod or group of a part: what its switches' names have before the last slash."""
     names = {fabric.nodes.names[at].rpartition("/")[0] for at in part.switches.tolist()}
     return names.pop() if len(names) == 1 else ""
 
 
-def _switches(sheet: Sheet, part: Part, place: Point, wide: float) -> None:
+def _switches(sheet: Sheet, part: parts.Part, place: Point, wide: float) -> None:
     """A row of switches, spread over a width; a gap stands for those that are left out."""
-    nodes, (left, top) = some(part.switches), place
+    nodes, (left, top) = parts.some(part.switches), place
     if not nodes:
         return
     step = wide / max(1, len(nodes))
@@ -266,21 +257,21 @@ def _switches(sheet: Sheet, part: Part, place: Point, wide: float) -> None:
         sheet.ends[node] = (x, top), (x, top + _SWITCH[1])
 
 
-def _of_kind(fabric: Fabric, part: Part, kind: str) -> list[int]:
+def _of_kind(fabric: Fabric, part: parts.Part, kind: str) -> list[int]:
     return [at for at in part.members.tolist() if fabric.nodes.kinds[at] == kind]
 
 
-def _ports(fabric: Fabric, part: Part) -> list[int]:
+def _ports(fabric: Fabric, part: parts.Part) -> list[int]:
     """The NICs of a host that are drawn."""
-    return _of_kind(fabric, part, "nic")[:MOST_SWITCHES]
+    return _of_kind(fabric, part, "nic")[: parts.MOST_SWITCHES]
 
 
-def _gpus(fabric: Fabric, part: Part) -> list[int]:
+def _gpus(fabric: Fabric, part: parts.Part) -> list[int]:
     """The GPUs of a host that are drawn."""
-    return _of_kind(fabric, part, "gpu")[:MOST_SWITCHES]
+    return _of_kind(fabric, part, "gpu")[: parts.MOST_SWITCHES]
 
 
-def _host(sheet: Sheet, part: Part, place: Point, wide: float) -> float:
+def _host(sheet: Sheet, part: parts.Part, place: Point, wide: float) -> float:
     """A host: NICs on its upper edge, GPUs inside, its name."""
     fabric, (left, top) = sheet.fabric, place
     host = (

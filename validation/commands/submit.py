@@ -8,14 +8,7 @@ from pathlib import Path
 
 import click
 
-from prestep.sim.commands._shared import (
-    EXIT_OUTSIDE,
-    as_json,
-    explained,
-    file_option,
-    show_result,
-    talk,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.extras import lazily
 from prestep.sim.units import format_duration
 
@@ -31,25 +24,27 @@ GROUP = "Trust"
     epilog="Example: prestep submit rows.jsonl -o lab/cases/submitted/me-2026-03.jsonl",
 )
 @click.argument("rows", type=click.Path(path_type=Path, dir_okay=False))
-@file_option("-o", "--output", text="File to write; without it rows are only checked.")
-@as_json
-@explained
+@shared.file_option(
+    "-o", "--output", text="File to write; without it rows are only checked."
+)
+@shared.as_json
+@shared.explained
 def command(rows: Path, output: Path | None, json_: bool) -> None:
     checked = submissions.checked(rows)
     good = not any(one.doubts for one in checked)
     if good and output is not None:
         files.write_text(output, submissions.text(checked))
-        talk(f"wrote {output}: add it to a pull request")
-    show_result(
+        shared.talk(f"wrote {output}: add it to a pull request")
+    shared.show_result(
         json_,
         lambda: submissions.SCHEMA.row(checked),
         lambda: "\n".join(_lines(checked)),
     )
     if not good:
-        talk(
+        shared.talk(
             "nothing is written: mend the rows, or say in the pull request why they are right"
         )
-        sys.exit(EXIT_OUTSIDE)
+        sys.exit(shared.EXIT_OUTSIDE)
 
 
 def _lines(rows: Sequence[submissions.Checked]) -> Iterator[str]:

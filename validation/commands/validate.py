@@ -8,18 +8,7 @@ from pathlib import Path
 
 import click
 
-from prestep.sim.commands._shared import (
-    EXIT_OUTSIDE,
-    as_json,
-    explained,
-    file_option,
-    misused,
-    options,
-    processes,
-    show_result,
-    talk,
-    together,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.extras import lazily
 
 with lazily():
@@ -36,7 +25,7 @@ FILES = {
 
 
 #: Options of a comparison with a base.
-_COMPARING = together(
+_COMPARING = shared.together(
     click.option(
         "--compare",
         type=click.Path(dir_okay=False, path_type=Path),
@@ -56,7 +45,7 @@ _COMPARING = together(
 
 
 #: Other rows, and where they were measured.
-_ROWS = together(
+_ROWS = shared.together(
     click.option(
         "--rows",
         type=click.Path(path_type=Path),
@@ -75,15 +64,15 @@ _ROWS = together(
 )
 @click.argument("sets", metavar="[SET]...", nargs=-1)
 @_ROWS
-@as_json
-@options(FILES, type=click.Path(dir_okay=False, path_type=Path))
+@shared.as_json
+@shared.options(FILES, type=click.Path(dir_okay=False, path_type=Path))
 @_COMPARING
-@processes("Worker processes.")
-@file_option(
+@shared.processes("Worker processes.")
+@shared.file_option(
     "--known-misses",
     text="Exit 1 only for failed checks that this TOML table does not list, or that grew.",
 )
-@explained
+@shared.explained
 def command(
     sets: tuple[str, ...],
     rows: Path | None,
@@ -100,9 +89,9 @@ def command(
     _check(exact, compare)
     reports = body.compare(sets, rows, jobs, cluster)
     compared = body.against_base(reports, compare) if compare else None
-    body.write(reports, talk, compared=compared, **files)
+    body.write(reports, shared.talk, compared=compared, **files)
     judged = [] if only_compare and compare else reports
-    show_result(
+    shared.show_result(
         json_,
         lambda: body.as_json(reports, compared),
         lambda: body.as_text(judged, compared),
@@ -114,7 +103,7 @@ def _check(exact: bool, compare: Path | None) -> None:
     """Refuses options that cannot be done, before the work."""
     if exact and not compare:
         found, expected = "no --compare", "--compare FILE beside it"
-        raise misused("--exact", found, expected)
+        raise shared.misused("--exact", found, expected)
     if compare:
         baseline.read(compare)
 
@@ -126,7 +115,9 @@ def _finish(
     why = "not among the known misses, or worse" if known_misses else "past tolerance"
     for check in worse:
         if not check.excusable:
-            talk(f"{check.name}: {check.detail}")
+            shared.talk(f"{check.name}: {check.detail}")
         elif known_misses or compare:
-            talk(f"{why}: {check.name}: {check.value:.4f} (limit {check.limit:.4f})")
-    sys.exit(EXIT_OUTSIDE if worse else 0)
+            shared.talk(
+                f"{why}: {check.name}: {check.value:.4f} (limit {check.limit:.4f})"
+            )
+    sys.exit(shared.EXIT_OUTSIDE if worse else 0)

@@ -10,15 +10,7 @@ from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import (
-    EXIT_OUTSIDE,
-    as_json,
-    changes,
-    explained,
-    file_option,
-    show_result,
-    together,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.extras import lazily
 
 with lazily():
@@ -51,21 +43,21 @@ GROUP = "Trust"
     "  prestep doctor nccl all_reduce_perf.log --cluster dgx-h100\n"
     "  prestep doctor cluster mine.toml perf/*.log\n",
 )
-@as_json
+@shared.as_json
 @click.pass_context
-@explained
+@shared.explained
 def command(context: click.Context, json_: bool) -> None:
     if context.invoked_subcommand is not None:
         return
     findings = doctor.examined()
     table = doctor.to_json(findings)
     lines = (doctor.in_short(findings), "", *map(str, findings))
-    show_result(json_, lambda: table, lambda: "\n".join(lines))
-    sys.exit(0 if table["good"] else EXIT_OUTSIDE)
+    shared.show_result(json_, lambda: table, lambda: "\n".join(lines))
+    sys.exit(0 if table["good"] else shared.EXIT_OUTSIDE)
 
 
 #: What the logs may not say of their run, and how to answer.
-_RUN = together(
+_RUN = shared.together(
     click.option(
         "--hosts",
         type=click.IntRange(1),
@@ -74,10 +66,10 @@ _RUN = together(
     click.option(
         "--op", default="", help="Operation, where no log says it: all_reduce."
     ),
-    changes,
-    file_option("--report", text="Write the answer as one HTML file."),
-    as_json,
-    explained,
+    shared.changes,
+    shared.file_option("--report", text="Write the answer as one HTML file."),
+    shared.as_json,
+    shared.explained,
 )
 
 
@@ -151,8 +143,8 @@ def of_cluster(cluster: str, measured: Sequence[Path], op: str, **options: Any) 
     metavar="DUMP...",
     type=click.Path(path_type=Path, dir_okay=False),
 )
-@as_json
-@explained
+@shared.as_json
+@shared.explained
 def hang(dumps: Sequence[Path], json_: bool) -> None:
     """Which rank holds up a job? Exit 1 if one does.
 
@@ -170,12 +162,12 @@ def hang(dumps: Sequence[Path], json_: bool) -> None:
     ranks = [dump for _, each in opened for dump in each]
     late = stuck.delays(ranks)
     found = f"{len(ranks)} ranks: none holds the others up"
-    show_result(
+    shared.show_result(
         json_,
         lambda: stuck.SCHEMA.row(late),
         lambda: "\n".join(map(str, late)) or found,
     )
-    sys.exit(EXIT_OUTSIDE if late else 0)
+    sys.exit(shared.EXIT_OUTSIDE if late else 0)
 
 
 def _answer(
@@ -202,12 +194,12 @@ def _answer(
     name = fabric.name if fabric is not None else ""
     if report is not None:
         files.write_text(report, html.render(diagnosis, run, name))
-    show_result(
+    shared.show_result(
         json_,
         lambda: page.as_json(diagnosis, run, name),
         lambda: page.as_text(diagnosis, run, name),
     )
-    sys.exit(EXIT_OUTSIDE if diagnosis.abnormal else 0)
+    sys.exit(shared.EXIT_OUTSIDE if diagnosis.abnormal else 0)
 
 
 def _fabric(cluster: str, hosts: int) -> Any:

@@ -18,15 +18,7 @@ from scipy.optimize import least_squares
 from prestep.sim.collectives.constants import OVERLAP, Constants
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
-from prestep.sim.costs import load_gpu
-from prestep.sim.costs.interference import (
-    ROUNDS,
-    SMALLEST_TILE,
-    STREAM,
-    TILE,
-    laid_over,
-    model_kernel,
-)
+from prestep.sim.costs import interference, load_gpu
 from prestep.sim.costs.kinds import work
 from prestep.validation.fit.collectives import Errors, planner
 from prestep.validation.formats.collective_rows import members
@@ -82,7 +74,7 @@ class Item:
 
     def residuals(self, table: Mapping[str, Any], share: float = 1.0) -> list[float]:
         """Logarithms of predicted over measured times, kernels and collectives, by a share of the harness's queues."""
-        row, beside = self.row, laid_over(table)
+        row, beside = self.row, interference.laid_over(table)
         sms, kernel = load_gpu(self.gpu).sms, row.kernel
         # All that a run knows of the constants.
         key = (
@@ -160,18 +152,20 @@ def _item(row: Overlap, place: int, table: Constants) -> Item:
 
 def _touched(row: Overlap, plan: Plan, gpu: str) -> frozenset[str]:
     """Constants that a row's times rest on."""
-    kernel, sms, beside = row.kernel, load_gpu(gpu).sms, laid_over({})
+    kernel, sms, beside = row.kernel, load_gpu(gpu).sms, interference.laid_over({})
     if not kernel.is_product:
         return frozenset(
             {
-                "streaming" if work(kernel)[1] >= STREAM else "communication",
-                f"factor.{model_kernel(kernel).kind}",
+                "streaming"
+                if work(kernel)[1] >= interference.STREAM
+                else "communication",
+                f"factor.{interference.model_kernel(kernel).kind}",
             }
         )
     m, n, k = kernel.shape
-    if m * n < (sms - min(plan.channels, sms - 1)) * SMALLEST_TILE:
+    if m * n < (sms - min(plan.channels, sms - 1)) * interference.SMALLEST_TILE:
         return frozenset({"communication"})
-    if m * n <= ROUNDS * sms * TILE:
+    if m * n <= interference.ROUNDS * sms * interference.TILE:
         return frozenset({"communication", "static"})
     held_down = beside.least <= 2.0 * m * n * k / row.compute <= beside.free
     return frozenset({"communication", "free"} if held_down else {"communication"})
@@ -306,7 +300,7 @@ def _rate(row: Overlap) -> float:
 
 
 def _get(table: Mapping[str, Any], name: str) -> float:
-    beside = laid_over(table)
+    beside = interference.laid_over(table)
     head, _, kind = name.partition(".")
     if kind:
         return float(beside.factor[kind])

@@ -9,14 +9,7 @@ from prestep.sim.errors import InputError
 from prestep.sim.spec.load import parse_scenario
 from prestep.sim.spec.sections import Scenario
 from prestep.topologies import cluster_names
-from prestep.validation.formats.harness import (
-    MODELS,
-    NCCL,
-    SCHEDULES,
-    SIZES,
-    beyond_scenarios,
-    is_pipeline,
-)
+from prestep.validation.formats import harness
 from prestep.validation.formats.rows import Row
 
 _PLAIN = {
@@ -42,7 +35,7 @@ def scenario_of(row: Row) -> Scenario:
     InputError
         If the row ran something that a scenario cannot say; it is never predicted as something else.
     """
-    InputError.check(beyond_scenarios(row))
+    InputError.check(harness.beyond_scenarios(row))
     tables = sections_of(row)
     return parse_scenario({"cluster": cluster_of(row)} | tables, row.where)
 
@@ -96,19 +89,19 @@ def _model(case: Mapping[str, Any]) -> dict[str, Any]:
         size = int(model.removeprefix("seedmlp_"))
         return {"kind": "mlp", "sizes": [size, size, size, 1]}
     # The harness builds pipeline stages without experts, whatever the model.
-    is_moe, pipeline = model.startswith("moe"), is_pipeline(case)
-    if model in MODELS:
+    is_moe, pipeline = model.startswith("moe"), harness.is_pipeline(case)
+    if model in harness.MODELS:
         dense = {"experts": 0} if is_moe and pipeline else {}
-        return {"name": MODELS[model], **dense}
+        return {"name": harness.MODELS[model], **dense}
     experts = {"experts": 8, "experts_per_token": 2} if is_moe and not pipeline else {}
-    sizes = dict(zip(SIZE_KEYS, SIZES[model], strict=True))
+    sizes = dict(zip(SIZE_KEYS, harness.SIZES[model], strict=True))
     return {"kind": "transformer", **_PLAIN, **sizes, **experts}
 
 
 def _training(case: Mapping[str, Any]) -> dict[str, Any]:
     """[training]: what the harness was told, and its defaults."""
     # Stages are neither compiled nor asked how to clear gradients; only blocks are checkpointed.
-    pipeline = is_pipeline(case)
+    pipeline = harness.is_pipeline(case)
     has_blocks = not str(case["model"]).startswith(("resnet", "seedmlp"))
     compiled = case.get("compile") and not pipeline
     training: dict[str, Any] = {
@@ -128,13 +121,13 @@ def _training(case: Mapping[str, Any]) -> dict[str, Any]:
 
 def _pytorch(case: Mapping[str, Any]) -> dict[str, Any]:
     """[pytorch]: the harness compiles a block and checkpoints around it."""
-    both = case.get("ac") and case.get("compile") and not is_pipeline(case)
+    both = case.get("ac") and case.get("compile") and not harness.is_pipeline(case)
     return {"checkpoint_compiled": "around"} if both else {}
 
 
 def _parallel(case: Mapping[str, Any], world: int) -> dict[str, Any]:
     """[parallel], by the case's mode."""
-    if is_pipeline(case):
+    if harness.is_pipeline(case):
         return _stages(case, world)
     mode, experts = case["mode"], {"ep": case["ep"]} if case.get("ep", 1) > 1 else {}
     if mode == "single":
@@ -164,7 +157,7 @@ def _stages(case: Mapping[str, Any], world: int) -> dict[str, Any]:
         "data_parallel": "ddp-no-overlap" if world > pp else "none",
         "pp": pp,
         "vpp": case.get("vpp", 1),
-        "schedule": SCHEDULES[case["schedule"]],
+        "schedule": harness.SCHEDULES[case["schedule"]],
         # The harness gives the first stages one layer more where layers do not divide.
         "uneven_stages": True,
     }
@@ -185,7 +178,7 @@ def _tensor_and_sharded(case: Mapping[str, Any], world: int) -> dict[str, Any]:
 
 def _setting(variable: str, value: str) -> tuple[str, Any]:
     """A key of [nccl] and its value, by an environment variable."""
-    key, kind = NCCL[variable]
+    key, kind = harness.NCCL[variable]
     try:
         return key, kind(value)
     except ValueError:

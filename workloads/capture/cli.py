@@ -7,13 +7,7 @@ from typing import Any
 
 import click
 
-from prestep.sim.commands._shared import (
-    as_json,
-    echo_json,
-    explained,
-    misused,
-    show_page,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 
@@ -43,18 +37,18 @@ class Capture(click.Command):
 @click.option(
     "--rank", type=click.IntRange(0), help="What this rank does; default: the first."
 )
-@as_json
-@explained
+@shared.as_json
+@shared.explained
 def show(file: Path, rank: int | None, json_: bool) -> None:
     """Print what a recording has: operations, communication, waits, what was assumed."""
     whole = recording.read(file)
     counted = [summary.summary(whole, each) for each in _chosen(whole, rank)]
     if json_:
-        echo_json(page.as_tables(whole, counted))
+        shared.echo_json(page.as_tables(whole, counted))
         return
     for number, (heading, lines) in enumerate(page.sections(file, whole, counted)):
         click.echo(("\n" if number else "") + click.style(heading, bold=True))
-        show_page("\n".join(lines))
+        shared.show_page("\n".join(lines))
 
 
 def _chosen(
@@ -67,7 +61,7 @@ def _chosen(
         if rank in each.represents:
             return [each]
     expected = f"a rank of {summary.ranges(range(whole.world))}"
-    raise misused("--rank", str(rank), expected)
+    raise shared.misused("--rank", str(rank), expected)
 
 
 AT_LEAST_ONE = click.IntRange(1)
@@ -131,7 +125,7 @@ TO_THE_PROGRAM = {"ignore_unknown_options": True, "allow_interspersed_args": Fal
     help="Where the recording goes.",
 )
 @click.argument("command_line", nargs=-1, required=True, metavar="-- SCRIPT [ARGS]...")
-@explained
+@shared.explained
 def command(
     output: Path,
     command_line: tuple[str, ...],
@@ -158,7 +152,7 @@ def _progress(line: str) -> None:
 def _check(output: Path, script: str) -> None:
     """Names of files that cannot be meant."""
     if output.suffix != ".capture":
-        raise misused("--output", str(output), "a name that ends with .capture")
+        raise shared.misused("--output", str(output), "a name that ends with .capture")
     if not Path(script).is_file():
         there = "a Python script that is there"
         raise InputError.of("capture", "", script, there)
@@ -172,9 +166,11 @@ def _ranks(text: str, world: int) -> tuple[int, ...]:
         try:
             low, high = int(first), int(last or first)
         except ValueError:
-            raise misused("--ranks", text, "ranks such as 0,3-5") from None
+            raise shared.misused("--ranks", text, "ranks such as 0,3-5") from None
         if not 0 <= low <= high < world:
-            raise misused("--ranks", text, f"rising ranks below {world}, the world")
+            raise shared.misused(
+                "--ranks", text, f"rising ranks below {world}, the world"
+            )
         ranks |= set(range(low, high + 1))
     return tuple(sorted(ranks))
 
@@ -188,7 +184,7 @@ def _busiest(text: str) -> float:
         factor = 0.0
     if what != "experts" or not 1.0 <= factor < float("inf"):
         expected = "experts=balanced, or experts=F with F from 1 on"
-        raise misused("--assume", text, expected)
+        raise shared.misused("--assume", text, expected)
     return factor
 
 

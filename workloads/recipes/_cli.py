@@ -12,14 +12,7 @@ from pathlib import Path
 
 import click
 
-from prestep.sim.commands._shared import (
-    changes,
-    check_new,
-    explained,
-    file_option,
-    of_scenario,
-    talk,
-)
+from prestep.sim.commands import _shared as shared
 from prestep.sim.errors import InputError
 from prestep.sim.extras import lazily
 
@@ -38,16 +31,16 @@ WIDTH = 120
     epilog="Example: prestep import-recipe llama3_8b.toml --cluster dgx-h100 --hosts 64 -o job.toml",
 )
 @click.argument("recipe", type=click.Path(path_type=Path))
-@changes
-@file_option("-o", "--output", text="File to write; default: stdout.")
+@shared.changes
+@shared.file_option("-o", "--output", text="File to write; default: stdout.")
 @click.option("--force", is_flag=True, help="Write over a file that exists.")
-@of_scenario
-@explained
+@shared.of_scenario
+@shared.explained
 def command(
     recipe: Path, overrides: tuple[str, ...], output: Path | None, force: bool
 ) -> None:
     if output is not None:
-        check_new(output, force)
+        shared.check_new(output, force)
     tables = openers.tables_of(recipe)
     opened = openers.completed(tables, recipe, overrides)
     if not isinstance(opened, _opener.Placed):
@@ -62,8 +55,8 @@ def command(
         return
     files.write_text(output, text)
     for note in opened.notes:
-        talk(note)
-    talk(f"wrote {output}; predict it with `prestep run {output}`")
+        shared.talk(note)
+    shared.talk(f"wrote {output}; predict it with `prestep run {output}`")
 
 
 def _comments(

@@ -10,18 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from prestep.sim.collectives.nccl.ways import (
-    C2C,
-    LOC,
-    NVB,
-    NVL,
-    P2C,
-    PHB,
-    PIX,
-    PXB,
-    SYS,
-    TYPES,
-)
+from prestep.sim.collectives.nccl import ways
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.collectives.wires import paths
 from prestep.sim.errors import InputError
@@ -34,8 +23,8 @@ SHM, STAGED = "shm", "staged"
 def limit(settings: Nccl, fabric: Any, gpus: int) -> int:
     """The type of the farthest way that is peer-to-peer, on a host with so many GPUs of the communicator."""
     if settings.p2p_level is not None:
-        return TYPES.index(settings.p2p_level)
-    return SYS if fabric.cluster_facts.amd_cpu and gpus <= 2 else PXB
+        return ways.TYPES.index(settings.p2p_level)
+    return ways.SYS if fabric.cluster_facts.amd_cpu and gpus <= 2 else ways.PXB
 
 
 def distance(fabric: Any, a: str, b: str) -> int:
@@ -48,19 +37,19 @@ def distance(fabric: Any, a: str, b: str) -> int:
 def _distance(fabric: Any, a: str, b: str) -> int:
     links, _ = paths.split(fabric, a, b)
     if not len(links):
-        return LOC
+        return ways.LOC
     kinds = set(fabric.links.kind[links].tolist())
     between = {*fabric.links.src[links].tolist()} - {a, b}
     nodes = [fabric.nodes.kinds[fabric.node_index(name)] for name in sorted(between)]
     if "socket" in kinds:
-        return SYS
+        return ways.SYS
     if kinds == {"nvlink"}:
-        return NVB if "gpu" in nodes else NVL
+        return ways.NVB if "gpu" in nodes else ways.NVL
     if "pcie" not in kinds:
-        return C2C
+        return ways.C2C
     if "cpu" in nodes:
-        return P2C if "c2c" in kinds else PHB
-    return PXB if nodes.count("pcieswitch") > 1 else PIX
+        return ways.P2C if "c2c" in kinds else ways.PHB
+    return ways.PXB if nodes.count("pcieswitch") > 1 else ways.PIX
 
 
 def route(fabric: Any, hosts: Sequence[Sequence[str]], settings: Nccl) -> str:
@@ -71,7 +60,7 @@ def route(fabric: Any, hosts: Sequence[Sequence[str]], settings: Nccl) -> str:
     for gpus, host in first.items():
         farthest = limit(settings, fabric, gpus)
         if any(apart > farthest for apart in _apart(fabric, host)):
-            return TYPES[farthest]
+            return ways.TYPES[farthest]
     return "auto"
 
 
@@ -81,11 +70,11 @@ def _apart(fabric: Any, host: Sequence[str]) -> list[int]:
         return []
     pairs = [(a, b) for at, a in enumerate(host) for b in host[:at]]
     if (
-        distance(fabric, host[0], host[1]) == NVL
+        distance(fabric, host[0], host[1]) == ways.NVL
         and len(pairs) > 1
         and "nvswitch" in fabric.nodes.kinds
     ):
-        return [NVL]
+        return [ways.NVL]
     return [distance(fabric, a, b) for a, b in pairs]
 
 
@@ -105,7 +94,7 @@ def out(fabric: Any, hosts: Sequence[Sequence[str]], settings: Nccl) -> str:
             "a cluster with NICs and memory",
         )
         raise InputError.of(fabric.name, "nccl.net_gdr_level", found, expected)
-    farthest = TYPES.index(settings.net_gdr_level)
+    farthest = ways.TYPES.index(settings.net_gdr_level)
     own = ((gpu, fabric.nearest(gpu, "nic")) for gpu in hosts[0])
     far = any(distance(fabric, gpu, nic) > farthest for gpu, nic in own)
     return STAGED if far else "auto"
@@ -115,4 +104,4 @@ def peers(fabric: Any, a: str, b: str, route_: str) -> bool:
     """Whether two GPUs of a machine talk directly by a route."""
     if route_ not in LEVELS:
         return route_ != SHM
-    return distance(fabric, a, b) <= TYPES.index(route_)
+    return distance(fabric, a, b) <= ways.TYPES.index(route_)

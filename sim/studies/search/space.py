@@ -11,7 +11,7 @@ from typing import Any
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.lowering import not_simulated
 from prestep.sim.predict import load_fabric
-from prestep.sim.spec.load import layout_mistakes
+from prestep.sim.spec.lookup import layout_mistakes
 from prestep.sim.spec.rules.layout import check_scenario
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies.search.axes import KEYS, Axes, Place, Values, changed
