@@ -181,7 +181,7 @@ def _repetitions(job: Job, machine: Machine, graph: OpGraph) -> Repetitions:
 
 def _waiting(job: Job, machine: Machine) -> float:
     """Factor on kernels for waiting for the slowest of the ranks that work together."""
-    return slowest_of(job.layout.dp * job.layout.tp, machine.gpu.spread)
+    return slowest_of(job.layout.world // job.layout.pp, machine.gpu.spread)
 
 
 def _timed(
