@@ -22,8 +22,9 @@ from prestep.sim.spec.sections import Scenario
 from prestep.topologies import load_cluster
 from prestep.workloads.job.layout import axis_order
 from prestep.workloads.lowered import Layout, Place, Site
-from prestep.workloads.megatron.groups import Grid, Groups
 from prestep.workloads.megatron.lower import lower
+from prestep.workloads.parallel.folding import Grid
+from prestep.workloads.parallel.groups import Groups
 from tests.executed import executed, of_lowered
 
 SMALL = {

@@ -23,7 +23,7 @@ from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.arguments.megatron import given_in, translated
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.lowered import Place
-from prestep.workloads.megatron.groups import Grid, Groups
+from prestep.workloads.megatron.shard import spread_of
 from prestep.workloads.megatron.sparse_attention import BLOCK
 from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.models import compressed
@@ -33,6 +33,8 @@ from prestep.workloads.models.counts import (
     total_parameters,
 )
 from prestep.workloads.models.model import ModelSpec, load_model
+from prestep.workloads.parallel.folding import Grid
+from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape
 from tests.sample import together
@@ -99,7 +101,7 @@ def units(model: dict[str, Any] = SMALL, **megatron: Any) -> Units:
     s = parse_scenario(tables(model, megatron=megatron), "test")
     groups = Groups(Grid(1, 1, 1, cp=1, ep=1, etp=1), Place(8, False))
     m, costs = load_model(s.model), host_costs("megatron")
-    spread = groups.spread(s, m.experts) if m.experts else None
+    spread = spread_of(groups, s, m.experts) if m.experts else None
     tp = groups.of("tp", 0)
     return Units(s, m, tp, None, lambda: Tape(0, Shared(), costs), spread)
 

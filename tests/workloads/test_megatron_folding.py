@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from prestep.sim.spec.load import Scenario, parse_scenario
 from prestep.workloads.lowered import Place, Site, Unlike
-from prestep.workloads.megatron.folding import Grid, kinds_of
 from prestep.workloads.megatron.lower import lower
+from prestep.workloads.parallel.folding import Grid, kinds_of
 from prestep.workloads.torch.compiled import compiled_block
 from prestep.workloads.torch.lower import ANYWHERE
 from prestep.workloads.torch.lower import lower as lower_pytorch

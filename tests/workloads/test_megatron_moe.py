@@ -22,12 +22,13 @@ from prestep.workloads.job.model import Model
 from prestep.workloads.job.parallel import Parallel
 from prestep.workloads.job.training import Training
 from prestep.workloads.lowered import Place
-from prestep.workloads.megatron.groups import Grid, Groups
 from prestep.workloads.megatron.moe import COUNTS
-from prestep.workloads.megatron.shard import busiest, distinct
+from prestep.workloads.megatron.shard import busiest, distinct, spread_of
 from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.models.counts import layer_parameters
 from prestep.workloads.models.model import load_model
+from prestep.workloads.parallel.folding import Grid
+from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.routing import layers_of
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape
@@ -82,7 +83,7 @@ def unit(
         Place(8, False),
     )
     costs = host_costs("megatron")
-    spread = groups.spread(s, m.experts) if m.experts else None
+    spread = spread_of(groups, s, m.experts) if m.experts else None
     return Units(
         s, m, groups.of("tp", 0), None, lambda: Tape(0, Shared(), costs), spread
     ).layer(index)

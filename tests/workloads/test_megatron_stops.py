@@ -19,12 +19,14 @@ from prestep.workloads.job.model import Model
 from prestep.workloads.job.parallel import Parallel
 from prestep.workloads.job.training import Training
 from prestep.workloads.lowered import Place
-from prestep.workloads.megatron.groups import Grid, Groups
 from prestep.workloads.megatron.moe import _add_bias
 from prestep.workloads.megatron.passes import Pass
+from prestep.workloads.megatron.shard import spread_of
 from prestep.workloads.megatron.split import joint
 from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.models.model import load_model
+from prestep.workloads.parallel.folding import Grid
+from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -71,7 +73,7 @@ def units(
     )
     groups = Groups(Grid(EP, 1, 1, cp=1, ep=EP, etp=1), place)
     costs = host_costs("megatron")
-    spread = groups.spread(job, m.experts)
+    spread = spread_of(groups, job, m.experts)
     return Units(
         job, m, groups.of("tp", 0), None, lambda: Tape(0, Shared(), costs), spread
     )

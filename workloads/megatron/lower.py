@@ -10,13 +10,14 @@ from prestep.workloads.host_costs import host_costs
 from prestep.workloads.job import JobSpec
 from prestep.workloads.lowered import Lowered, Site
 from prestep.workloads.megatron.engine import MEGATRON, Engine
-from prestep.workloads.megatron.folding import Kind, grid_of, kinds_of
-from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.schedule import places, schedule_of
+from prestep.workloads.megatron.shard import spread_of
 from prestep.workloads.megatron.stage import StageStep
 from prestep.workloads.megatron.units import Units
 from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.parallel.folding import Kind, grid_of, kinds_of
+from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape
 
@@ -86,13 +87,14 @@ class Models:
         """Units with the groups of a stage and replica, recorded as of one of its ranks."""
         step = self.step
         groups, s, experts = step.groups, step.scenario, step.model.experts
+        me = groups.grid.rank(replica, stage, 0)
         return Units(
             s,
             step.model,
-            groups.of("tp", stage, replica),
-            groups.context(stage, replica),
+            groups.around("tp", me),
+            groups.context(me),
             lambda: Tape(rank, Shared(), step.costs),
-            groups.spread(s, experts, stage, replica) if experts else None,
+            spread_of(groups, s, experts, me) if experts else None,
             step.engine.added(s),
             step.engine.trainer(s),
         )

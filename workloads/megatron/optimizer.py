@@ -65,7 +65,9 @@ def reduce_tied(rank: Rank) -> None:
         and {0, len(rank.owner) - 1} & set(rank.stages)
     ):
         size = float(rank.wide * rank.model.embedding.parameters["embedding"])
-        rank.groups.ends(rank.kind).collective(rank.tape, "all_reduce", size, EMBEDDING)
+        rank.groups.ends(rank.tape.rank).collective(
+            rank.tape, "all_reduce", size, EMBEDDING
+        )
         rank.tape.wait(rank.tape.record(EMBEDDING))
 
 
@@ -135,7 +137,7 @@ def _clip(rank: Rank, n: int) -> None:
     moved = float((copied + 8 * rank.model.loss_scaled + 4) * n)
     pass_over(t, n, moved)
     if rank.grid.pp * rank.grid.tp > 1:
-        group = rank.groups.model_parallel(rank.replica)
+        group = rank.groups.model_parallel(rank.tape.rank)
         group.collective(t, "all_reduce", 4.0, "nccl mp")
         if not rank.o.clip_grad_on_device:
             t.synchronize("nccl mp")  # the norm is read by the host: clip_grad_norm

@@ -9,14 +9,14 @@ from itertools import groupby
 from typing import NamedTuple
 
 from prestep.workloads.job import JobSpec
-from prestep.workloads.megatron.folding import Kind
-from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.pipeline import Alignment
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.megatron.shard import EXPERTS_PREFIX
 from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.optimizer import optimizer
+from prestep.workloads.parallel.folding import Kind
+from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.sharding.host import HostMemory
 from prestep.workloads.torch.tape import Tape
 
@@ -286,7 +286,7 @@ class Rank:
     @cached_property
     def host(self) -> HostMemory:
         """Its host's memory, with numbers in fp32."""
-        alone = self.groups.itself(self.stage, self.kind)
+        alone = self.groups.itself(self.tape.rank)
         return HostMemory(self.tape, alone, 4, self.s.parallel.offload_pinned)
 
     @property

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
 from types import ModuleType
 
 from prestep.workloads.exchanges import tensor
@@ -14,8 +13,8 @@ from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.pipeline import interleaved, one_at_a_time
 from prestep.workloads.megatron.pipeline_layout import pipeline_layout
 from prestep.workloads.megatron.rank import Place, Rank
-from prestep.workloads.parallel.group import send_recv, transfer
 from prestep.workloads.parallel.pipeline import layers_of_stages
+from prestep.workloads.parallel.transfers import Transfers
 from prestep.workloads.schedules import _lockstep, checked, rank_of_stages
 from prestep.workloads.schedules.interleaved import grouped
 from prestep.workloads.schedules.runtime import (
@@ -24,7 +23,6 @@ from prestep.workloads.schedules.runtime import (
     Compute,
     Operation,
     Recv,
-    Send,
     Wait,
     executed,
     in_order,
@@ -34,88 +32,45 @@ from prestep.workloads.schedules.runtime import (
 ONE_STREAM = ("gpipe", "1f1b")
 
 
-class Transfers:
-    """Batches of sends and receives of one rank, each an event when it has ended."""
+class StageTransfers(Transfers):
+    """Those of a rank of Megatron's, which tensor-parallel ranks may send in parts."""
 
-    run = 0  # of the schedule, which may run several times in a step
-
-    def __init__(
-        self, rank: Rank, of_torch: bool = False, unpacked: float = 0.0
-    ) -> None:
+    def __init__(self, rank: Rank, of_torch: bool, unpacked: float) -> None:
         """``of_torch``: one communicator for all, on which every tensor-parallel rank sends all of an activation.
 
         ``unpacked``: bytes moved for each byte that is gathered of an activation, beyond the exchange.
         """
-        self.rank, self.tape, self.of_torch = rank, rank.tape, of_torch
-        self.unpacked = unpacked
-        self.ended: dict[int, tuple[int, ...]] = {}
-        self.peers: dict[int, tuple[int, int, list[int]]] = {}
-
-    def post(self, batch: Batch) -> None:
-        """Issues a batch behind the computation so far."""
-        t = self.tape
-        parts = [self._rendezvous(op) for op in batch.ops]
-        self.ended[batch.handle] = send_recv(t, parts, self._stream(batch))
+        self.rank, self.of_torch, self.unpacked = rank, of_torch, unpacked
+        rows, samples, hidden = rank.model.inner
+        self.whole = rows * samples * hidden * 2.0  # bytes of an activation
+        whole = rank.model.shard.sequence or of_torch
+        self.parts = (
+            1
+            if whole or not rank.o.scatter_gather_tensors_in_pipeline
+            else rank.grid.tp
+        )
+        by_pair = rank.s.pytorch.since(2, 13)
+        super().__init__(rank.tape, rank.groups, self.whole / self.parts, by_pair)
 
     def wait(self, op: Wait) -> None:
         """Computation waits for a batch; in old releases the host does too."""
-        t = self.tape
-        t.wait(self.ended[op.handle])
-        if self.rank.o.p2p_sync or t.blocking:
-            t.synchronize()
+        super().wait(op)
+        if self.rank.o.p2p_sync or self.tape.blocking:
+            self.tape.synchronize()
 
     def gather(self, times: int = 1) -> None:
         """What came from another stage in parts, one to each tensor-parallel rank, is gathered (over NVLink)."""
-        if self._parts == 1:
-            return
-        stream = tensor.STREAM
-        for _ in range(times):
-            self.rank.tp.collective(
-                self.tape, "all_gather", self._size, stream, in_place=True
-            )
-            self.tape.wait(self.tape.record(stream))
+        t, stream = self.tape, tensor.STREAM
+        for _ in range(times if self.parts > 1 else 0):
+            self.rank.tp.collective(t, "all_gather", self.whole, stream, in_place=True)
+            t.wait(t.record(stream))
             if self.unpacked:
-                pass_over(self.tape, int(self._size / 2), self.unpacked * self._size)
+                pass_over(t, int(self.whole / 2), self.unpacked * self.whole)
 
-    @cached_property
-    def _size(self) -> float:
-        """Bytes of an activation between stages."""
-        rows, samples, hidden = self.rank.model.inner
-        return rows * samples * hidden * 2.0
-
-    @cached_property
-    def _parts(self) -> int:
-        """Tensor-parallel ranks that each send a part of an activation that all of them have."""
-        if self.rank.model.shard.sequence or self.of_torch:
-            return 1
-        scatters = self.rank.o.scatter_gather_tensors_in_pipeline
-        return self.rank.grid.tp if scatters else 1
-
-    def _rendezvous(self, op: Send | Recv) -> int:
-        """Where an activation meets another stage; each tensor rank sends its part of it."""
-        if op.peer not in self.peers:
-            self.peers[op.peer] = self._peer(op.peer)
-        here, peer, copies = self.peers[op.peer]
-        ends = (peer, here) if isinstance(op, Recv) else (here, peer)
-        key, size = (*op.key, self.run), self._size / self._parts
-        return transfer(self.tape, *ends, key, size, copies, self._everywhere)
-
-    def _peer(self, stage: int) -> tuple[int, int, list[int]]:
-        """This rank, that of another stage, and the copies of what they exchange."""
-        rank = self.rank
-        here = rank.grid.rank(rank.replica, rank.stage, 0)
-        peer = rank.grid.rank(rank.replica, stage, 0)
-        return here, peer, rank.groups.transfer_copies(here, peer, rank.kind)
-
-    @cached_property
-    def _everywhere(self) -> int:
-        return len(self.rank.kind.replicas) * self.rank.ranks
-
-    def _stream(self, batch: Batch) -> str:
+    def stream(self, batch: Batch) -> str:
         """With overlap each peer and direction has its own communicator, so that none blocks another."""
         if self.of_torch:
-            by_pair = self.rank.s.pytorch.since(2, 13)
-            return batch.stream(self.rank.stage, by_pair)
+            return super().stream(batch)
         schedule = self.rank.s.parallel.schedule
         interleaved = schedule == "interleaved"
         in_chunks = len(self.rank.owner) > self.rank.grid.pp

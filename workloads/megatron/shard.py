@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from math import comb, lcm
 
 from prestep.workloads.exchanges.context import Context
+from prestep.workloads.job import JobSpec
 from prestep.workloads.job.adapter import Adapter
 from prestep.workloads.job.megatron import KeptPart, Megatron
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.megatron.gemm import Numbers
 from prestep.workloads.parallel.group import Group
-from prestep.workloads.routing import Loads
+from prestep.workloads.parallel.groups import Groups
+from prestep.workloads.routing import Loads, layers_of
 
 # Of the names of parameters that only the expert data-parallel group shares.
 EXPERTS_PREFIX = "experts."
@@ -55,6 +57,22 @@ class Spread:
         if not self.layers:
             return self
         return replace(self, loads=self.layers[min(layer, len(self.layers) - 1)])
+
+
+def spread_of(groups: Groups, scenario: JobSpec, experts: int, me: int = 0) -> Spread:
+    """How experts lie over the ranks of a rank's stage."""
+    p, o = scenario.parallel, scenario.megatron
+    group = groups.around("ep", me)
+    tensor = groups.around("etp", me) if groups.grid.etp > 1 else None
+    said = "uniform" if o.moe_force_load_balancing else p.imbalance
+    layers = tuple(
+        busiest(loads, p.ep, o.moe_capacity, o.moe_pad_to_capacity)
+        for loads in layers_of(said, experts)
+    )
+    hosts = groups.place.domains(group.ranks)
+    several = layers if len(layers) > 1 else ()
+    in_turn = p.routing == "consecutive"
+    return Spread(group, tensor, layers[0], hosts, several, in_turn)
 
 
 def busiest(

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from prestep.workloads.job import JobSpec
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.engine import Engine
-from prestep.workloads.megatron.folding import Kind
-from prestep.workloads.megatron.groups import Groups
 from prestep.workloads.megatron.optimizer import reduce_tied, resident
 from prestep.workloads.megatron.passes import NOTHING, Pass
 from prestep.workloads.megatron.pipeline import alignment_of
 from prestep.workloads.megatron.rank import Place, Rank
-from prestep.workloads.megatron.schedule import Transfers
+from prestep.workloads.megatron.schedule import StageTransfers
 from prestep.workloads.megatron.units import Unit, Units
 from prestep.workloads.memory.account import Storage
+from prestep.workloads.parallel.folding import Kind
+from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.schedules.runtime import Batch, Compute, Operation, Pair, Wait
 from prestep.workloads.torch.tape import Tape
 
@@ -102,7 +102,7 @@ class StageStep(Rank):
     ) -> None:
         super().__init__(scenario, model, groups, place, tape, kind)
         self.engine = engine
-        self.transfers = Transfers(self, engine.pipelines, engine.unpacked)
+        self.transfers = StageTransfers(self, engine.pipelines, engine.unpacked)
         self.stashed: dict[tuple[int, int], list[Storage]] = {}
         self.put_off: dict[tuple[int, int], Storage] = {}
         self.cast: set[int] = set()

@@ -39,7 +39,7 @@ def optimize(rank: Rank) -> None:
     t.memory.begin_update()
     parts = [rank.dp]
     if rank.grid.pp * rank.grid.tp > 1:
-        parts.append(rank.groups.model_parallel(rank.replica))
+        parts.append(rank.groups.model_parallel(rank.tape.rank))
     choices = rank.s.pytorch
     step = OptimizerStep(t, rank.optimizer, choices, True, parts=tuple(parts))
     step.update(stored(rank))

@@ -88,35 +88,3 @@ class Group:
         t.communicate((part,), stream, op)
         if t.blocking:
             t.synchronize(stream)
-
-
-def send_recv(t: Tape, parts: Sequence[int], stream: str) -> tuple[int, ...]:
-    """Issues a batch of transfers behind the computation so far; its end."""
-    t.wait(t.record(), stream)
-    t.cpu("p2p_batch")
-    t.cpu("p2p_op", len(parts))
-    t.communicate(parts, stream, "send_recv")
-    return t.record(stream)
-
-
-def transfer(
-    t: Tape,
-    source: int,
-    target: int,
-    tag: tuple[object, ...],
-    size: float,
-    copies: Sequence[int],
-    everywhere: int = 0,
-) -> int:
-    """The rendezvous of one point-to-point transfer; ``copies`` are rank offsets of its symmetric copies.
-
-    ``everywhere`` counts them with those that meet it nowhere and are not listed.
-    """
-    key = ("pp", source, target, *tag)
-    known = t.shared.rendezvous.index(key)
-    if known is not None:
-        return known
-    groups = [(source + c, target + c) for c in copies]
-    return t.shared.rendezvous.join(
-        key, "send", size, groups, "pp", 2, everywhere=everywhere
-    )

@@ -9,14 +9,14 @@ from math import prod
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.parallel.group import send_recv, transfer
+from prestep.workloads.parallel.groups import Groups
+from prestep.workloads.parallel.transfers import Transfers
 from prestep.workloads.schedules.runtime import (
     Batch,
     Compute,
     Hook,
     Operation,
     Recv,
-    Send,
     Wait,
     executed,
 )
@@ -53,14 +53,10 @@ class Line:
 
     Attributes
     ----------
-    rank : int
-        The pipeline rank.
-    ranks : sequence of int
-        Global rank of every pipeline rank.
+    groups : Groups
+        Where the ranks lie, and which transfers meet.
     owner : sequence of int
         Pipeline rank of every stage.
-    copies : sequence of int
-        Rank offsets of the symmetric copies of this pipeline.
     shape : tuple of int
         (micro batch, sequence, hidden) of the activation between stages.
     microbatches, runs : int
@@ -69,10 +65,8 @@ class Line:
         Bytes of an element of the activation.
     """
 
-    rank: int
-    ranks: Sequence[int]
+    groups: Groups
     owner: Sequence[int]
-    copies: Sequence[int]
     shape: tuple[int, int, int]
     microbatches: int
     runs: int = 1
@@ -95,14 +89,15 @@ class Pipeline:
         loss: Callable[[Tensor], Tensor],
     ) -> None:
         self.loss = loss  # of the last stage's output
-        self.t, self.stages, self.line, self.step_count = t, stages, line, 0
+        self.t, self.stages, self.line = t, stages, line
+        by_pair = t.choices is not None and t.choices.since(2, 13)
+        self.transfers = Transfers(t, line.groups, line.size, by_pair)
         self.last_backward = line.microbatches * line.runs
         for wrapped in (s.ddp for s in stages.values() if s.ddp is not None):
             wrapped.sync = False
         for module in (s.sharded for s in stages.values()):
             if module is not None and not module.reduces_itself:
                 module.hold()
-        self.events: dict[int, tuple[int, ...]] = {}
         self.buffers = self._receive_buffers()
 
     def _receive_buffers(self) -> list[Storage]:
@@ -124,11 +119,11 @@ class Pipeline:
             elif isinstance(op, Batch):
                 self._post(op)
             elif isinstance(op, Wait):
-                self.t.wait(self.events[op.handle])
+                self.transfers.wait(op)
             elif isinstance(op, Hook):
                 self._hook(op)
         self._merge_outputs()
-        self.step_count += 1
+        self.transfers.run += 1
 
     def _hook(self, hook: Hook) -> None:
         """Gathers, frees or reduces a stage under FSDP2; DDP and FSDP1 act in backward passes."""
@@ -237,23 +232,11 @@ class Pipeline:
 
     def _post(self, batch: Batch) -> None:
         """Issues the sends and receives of a batch."""
-        t = self.t
-        parts = [self._transfer(op) for op in batch.ops]
-        by_pair = t.choices is not None and t.choices.since(2, 13)
-        stream = batch.stream(self.line.rank, by_pair)
-        self.events[batch.handle] = send_recv(t, parts, stream)
+        self.transfers.post(batch)
         for op in batch.ops:
             # The gradient sent to the stage before is not needed here any more.
             if not isinstance(op, Recv) and op.what == "B":
                 self.stages[op.stage].grads.pop(op.microbatch, None)
-
-    def _transfer(self, op: Send | Recv) -> int:
-        """The rendezvous of a send or a receive."""
-        line = self.line
-        here, peer = line.ranks[line.rank], line.ranks[op.peer]
-        source, target = (peer, here) if isinstance(op, Recv) else (here, peer)
-        tag = (*op.key, self.step_count)
-        return transfer(self.t, source, target, tag, line.size, line.copies)
 
     def _merge_outputs(self) -> None:
         """The last stage concatenates the outputs of all microbatches (schedules.py, _merge_outputs)."""

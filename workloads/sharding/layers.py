@@ -27,7 +27,6 @@ from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.rank import DataParallel, Held, Rank, split
 from prestep.workloads.megatron.units import Unit
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.parallel.group import Group
 from prestep.workloads.sharding import fsdp
 from prestep.workloads.sharding.host_optimizer import sums_of
 from prestep.workloads.sharding.policy import Mesh, Part, Policy, Streams
@@ -107,7 +106,11 @@ class FullySharded(DataParallel):
         apart = max(1, shards * rank.edp.size // rank.dp.size)
         if policy.staged and rank.grid.ep > 1:
             apart = rank.edp.size  # Automodel's ep_shard axis
-        meshes = Mesh(*cut(rank.dp, shards)), Mesh(*cut(rank.edp, apart))
+        first, groups = rank.grid.rank(0, rank.stage, 0), rank.groups
+        meshes = (
+            Mesh(*groups.cut(rank.dp, shards, first)),
+            Mesh(*groups.cut(rank.edp, apart, first)),
+        )
         self.expert_shards = self.frozen_expert_shards = meshes[1].group.size
         self.frozen_shards = shards
         self.flow = Flow(policy)
@@ -276,17 +279,3 @@ def automodel(rank: Rank, shards: int) -> FullySharded:
 
 def _over(elements: int, moved: float) -> Iterable[Kernel]:
     return (Kernel("fused", (elements,), bytes=moved),)
-
-
-def cut(dp: Group, shards: int) -> tuple[Group, Group | None]:
-    """The ranks that share one copy of the parameters, and (hybrid sharding) those with the same shard."""
-    if shards >= dp.size:
-        return dp, None
-    blocks = [
-        tuple(ranks[i : i + shards])
-        for ranks in dp.copies
-        for i in range(0, len(ranks), shards)
-    ]
-    strides = [tuple(ranks[i::shards]) for ranks in dp.copies for i in range(shards)]
-    block = Group(dp.axis, dp.ranks[:shards], blocks, dp.arrivals)
-    return block, Group("replicas", dp.ranks[::shards], strides, dp.arrivals, dp.axis)

@@ -11,9 +11,9 @@ from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import grad_accumulation_of
 from prestep.workloads.operation import Operand
 from prestep.workloads.parallel.group import Group
+from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.sharding import ddp
 from prestep.workloads.torch.modules import without
-from prestep.workloads.torch.simulated_rank import SimulatedRank
 from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
 
@@ -52,8 +52,8 @@ class Replica:
         Tensors that DDP broadcasts before every forward pass.
     """
 
-    def __init__(self, job: JobSpec, tape: Tape, rank: SimulatedRank) -> None:
-        self.job, self.tape, self.rank = job, tape, rank
+    def __init__(self, job: JobSpec, tape: Tape, groups: Groups) -> None:
+        self.job, self.tape, self.groups = job, tape, groups
         self.choices, self.mode = job.pytorch, job.parallel.data_parallel
         self.sharded: list[module_unit.ModuleUnit] = []
         self.whole_module: modules.ShardedModule | None = None
@@ -67,12 +67,12 @@ class Replica:
     @cached_property
     def dp_group(self) -> Group:
         """The ranks that hold the same parameters."""
-        return self.rank.data_parallel()
+        return self.groups.around("dp", self.tape.rank)
 
     @cached_property
     def tp_group(self) -> Group:
         """The ranks that hold the other shards of its layers."""
-        return self.rank.tensor_parallel()
+        return self.groups.around("tp", self.tape.rank)
 
     @property
     def whole_experts(self) -> bool:
@@ -82,14 +82,12 @@ class Replica:
     @cached_property
     def ep_group(self) -> Group:
         """The ranks that hold the other experts."""
-        ep = self.job.parallel.ep
-        return self.rank.expert_parallel(ep, self.whole_experts)
+        return self.groups.around("ep", self.tape.rank)
 
     @cached_property
     def expert_copies(self) -> Group:
         """The ranks that hold the same experts."""
-        ep, among = self.job.parallel.ep, self.dp_group.size
-        return self.rank.expert_copies(ep, among, self.whole_experts)
+        return self.groups.around("edp", self.tape.rank)
 
     @cached_property
     def host(self) -> host.HostMemory | None:
@@ -97,8 +95,11 @@ class Replica:
         if self.job.parallel.offload == "none":
             return None
         wide = 4 if self.choices.master_weights else self.tape.itemsize
-        pinned = self.job.parallel.offload_pinned
-        return host.HostMemory(self.tape, self.rank.itself(), wide, pinned)
+        alone, pinned = (
+            self.groups.itself(self.tape.rank),
+            self.job.parallel.offload_pinned,
+        )
+        return host.HostMemory(self.tape, alone, wide, pinned)
 
     # -- the model's part of it ------------------------------------------------------------------
     def replicate(self, parameters: list[Tensor], experts: Sequence[Tensor]) -> None:
@@ -146,17 +147,17 @@ class Replica:
     @cached_property
     def sharding(self) -> modules.Sharding:
         """How FSDP shards every stage, over all data-parallel ranks or over some of them (HSDP)."""
-        parallel, rank = self.job.parallel, self.rank
-        shards = parallel.fsdp_shards or self.dp_group.size
-        copies, experts = rank.copies(shards), None
+        parallel, me = self.job.parallel, self.tape.rank
+        ranks, same = self.dp_group, self.expert_copies
+        shards, experts = parallel.fsdp_shards or ranks.size, None
         if parallel.ep > 1:
-            same = rank.expert_copies(parallel.ep, shards, self.whole_experts)
-            experts = policy.Mesh(same, copies)
+            apart = shards * same.size // ranks.size
+            experts = policy.Mesh(*self.groups.cut(same, apart, me))
         return modules.Sharding(
             self.tape,
             fsdp.policy(self.choices),
             parallel,
-            policy.Mesh(rank.shards(shards), copies),
+            policy.Mesh(*self.groups.cut(ranks, shards, me)),
             experts,
             self.host,
         )
@@ -250,7 +251,9 @@ class Replica:
         if self.mode != "zero1" or self.dp_group.size == 1:
             return self.stored_parameters()
         if self.redundancy is None:
-            place = None if len(self.rank.replicas) == 1 else self.rank.where[0]
+            # One that stands for all has the largest share.
+            alone = self.groups.apart or len(self.groups.kinds) > 1
+            place = self.dp_group.ranks.index(self.tape.rank) if alone else None
             self.redundancy = redundancy.ZeroRedundancy(
                 self.tape, self.parameters, self.dp_group, place
             )

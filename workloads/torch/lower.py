@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Sequence
 
 from prestep.sim.extras import lazily
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.job import JobSpec
-from prestep.workloads.lowered import Layout, Lowered, Site
+from prestep.workloads.lowered import Lowered, Site
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.parallel.folding import Grid, Kind, grid_of
+from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.torch.rank_step import CUBLAS_WORKSPACE, RankStep
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.run_block import RunBlock
-from prestep.workloads.torch.simulated_rank import grid_of
 from prestep.workloads.torch.tape import Tape
 
 with lazily():
     from prestep.workloads.sharding import redundancy
 
-Replicas = tuple[tuple[int, ...], ...]
-
+Kinds = tuple[Kind, ...]
 
 #: Where nobody says the cluster.
 ANYWHERE = Site(workspace=CUBLAS_WORKSPACE)
@@ -35,27 +35,32 @@ def lower(
 
     Ranks that do the same are simulated once (data- and tensor-parallel copies), unless one of them is slow.
     """
-    layout, costs = grid_of(scenario), _costs(scenario, site.host_factor)
+    grid, costs = grid_of(scenario), _costs(scenario, site.host_factor)
 
-    def step_of(rank: int, shared: Shared, replicas: Replicas) -> RankStep:
+    def step_of(rank: int, shared: Shared, kinds: Kinds) -> RankStep:
         tape = Tape(rank, shared, costs)
-        of = scenario, model, layout, tape, replicas, run_block
-        return RankStep(*of, site.workspace)
+        groups = Groups(grid, site.place, kinds, apart=not kinds)
+        return RankStep(scenario, model, groups, tape, run_block, site.workspace)
 
-    replicas = _replicas(scenario, layout, site.speeds, step_of)
-    represents, shared = _represents(layout, replicas), Shared()
-    steps = {rank: step_of(rank, shared, replicas) for rank in represents}
-    for step in steps.values():
+    kinds, shared = _kinds(scenario, grid, site.speeds, step_of), Shared()
+    firsts = [
+        grid.rank(kind.replicas[0], p, 0) for kind in kinds for p in range(grid.pp)
+    ]
+    steps = [step_of(rank, shared, kinds) for rank in firsts or range(grid.world)]
+    for step in steps:
         step.record()
-    costs = next(iter(steps.values())).tape.costs
+    tapes = [step.tape for step in steps]
     return Lowered(
-        shared.graph((step.tape.program() for step in steps.values()), represents),
-        {rank: step.tape.memory for rank, step in steps.items()},
-        {rank: step.tape.counts for rank, step in steps.items()},
-        _parameters(layout, steps),
-        layout,
+        shared.graph(
+            (t.program() for t in tapes),
+            {t.rank: tuple(steps[0].groups.alike(t.rank)) for t in tapes},
+        ),
+        {t.rank: t.memory for t in tapes},
+        {t.rank: t.counts for t in tapes},
+        _parameters(grid, steps),
+        grid,
         (site.host_factor, (site.workspace, *site.speeds)),
-        tuple(p.stored_size for p in steps[min(steps)].model.stored_parameters()),
+        tuple(p.stored_size for p in steps[0].model.stored_parameters()),
         launch=costs["launch"],
     )
 
@@ -66,26 +71,10 @@ def _costs(scenario: JobSpec, host_factor: float) -> dict[str, float]:
     return {name: time * host_factor for name, time in costs.items()}
 
 
-def _represents(layout: Layout, replicas: Replicas) -> dict[int, tuple[int, ...]]:
-    """Simulated rank -> the ranks that it stands for, itself among them."""
-    if not replicas:
-        return {rank: (rank,) for rank in range(layout.world)}
-    return {
-        layout.rank(alike[0], stage, 0): tuple(
-            layout.rank(d, stage, t) for d in alike for t in range(layout.tp)
-        )
-        for alike in replicas
-        for stage in range(layout.pp)
-    }
-
-
-def _parameters(layout: Layout, steps: Mapping[int, RankStep]) -> int:
+def _parameters(grid: Grid, steps: Sequence[RankStep]) -> int:
     """Parameters of the whole model: of the stages of one pipeline."""
-    return sum(
-        step.model.parameter_count
-        for rank, step in steps.items()
-        if layout.where(rank)[0] == layout.where(rank)[2] == 0
-    )
+    first = grid.pipeline(0)
+    return sum(step.model.parameter_count for step in steps if step.tape.rank in first)
 
 
 def _in_parts(scenario: JobSpec) -> bool:
@@ -105,52 +94,47 @@ def _deals_out_tensors(scenario: JobSpec) -> bool:
 FEW = 16
 
 
-def _replicas(
+def _kinds(
     scenario: JobSpec,
-    layout: Layout,
+    grid: Grid,
     speeds: Sequence[Hashable],
-    step_of: Callable[[int, Shared, Replicas], RankStep],
-) -> Replicas:
+    step_of: Callable[[int, Shared, Kinds], RankStep],
+) -> Kinds:
     """Data-parallel replicas that do the same, of which the first is simulated; empty: no two ranks are alike."""
     slow = scenario.faults.slow_rank
-    if slow is not None and layout.world <= FEW:
+    if slow is not None and grid.world <= FEW:
         return ()
 
     def mark(rank: int) -> Hashable:
         return (speeds[rank] if speeds else None, rank == slow)
 
-    groups: dict[Hashable, list[int]] = {}
-    for d in range(layout.dp):
-        stages = tuple(
-            frozenset(mark(layout.rank(d, p, t)) for t in range(layout.tp))
-            for p in range(layout.pp)
-        )
+    alike: dict[Hashable, list[int]] = {}
+    for d in range(grid.dp):
+        stages = tuple(frozenset(map(mark, grid.ranks([d], p))) for p in range(grid.pp))
         if any(len(marks) > 1 for marks in stages):
-            return ()  # tensor-parallel ranks that differ
-        groups.setdefault(stages, []).append(d)
-    deals = _deals_out_tensors(scenario) and layout.dp > 1
-    if deals and (len(groups) > 1 or layout.world <= FEW):
+            return ()  # ranks of a replica's stage that differ
+        alike.setdefault(stages, []).append(d)
+    deals = _deals_out_tensors(scenario) and grid.dp * grid.cp > 1
+    if len(alike) > 1 and (deals or _in_parts(scenario)):
         return ()
-    if _in_parts(scenario):
-        return () if len(groups) > 1 else (tuple(range(layout.dp)),)
-    if deals:
-        return _by_share(layout, step_of)
-    return tuple(map(tuple, groups.values()))
+    if deals and grid.world <= FEW:
+        return ()
+    if deals and not _in_parts(scenario):
+        return _by_share(grid, step_of)
+    return tuple(Kind(tuple(replicas)) for replicas in alike.values())
 
 
-def _by_share(
-    layout: Layout, step_of: Callable[[int, Shared, Replicas], RankStep]
-) -> Replicas:
-    """Replicas by the one whose optimizer has as much to do or more, which is the first of each group."""
-    every = (tuple(range(layout.dp)),)
+def _by_share(grid: Grid, step_of: Callable[[int, Shared, Kinds], RankStep]) -> Kinds:
+    """Replicas by the one whose optimizer has as much to do or more, which is the first of each kind."""
+    every = tuple(range(grid.dp))
     of_stages = []
-    for stage in range(layout.pp):
-        step = step_of(layout.rank(0, stage, 0), Shared(), every)
+    for rank in grid.pipeline(0):
+        step = step_of(rank, Shared(), (Kind(every),))
         step.build()
-        of_stages.append(redundancy.loads(step.model.parameters, layout.dp))
+        of_stages.append(redundancy.loads(step.model.parameters, grid.dp))
     loads = [sum(of, ()) for of in zip(*of_stages, strict=True)]
     heaviest = redundancy.representatives(loads)
     return tuple(
-        (rank, *(d for d in every[0] if heaviest[d] == rank != d))
+        Kind((rank, *(d for d in every if heaviest[d] == rank != d)))
         for rank in dict.fromkeys(heaviest)
     )

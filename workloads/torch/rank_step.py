@@ -11,12 +11,12 @@ from prestep.workloads.job.layout import grad_accumulation_of, microbatches_of
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.optimizer import optimizer
+from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.precision import precision
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.optimizer_step import OptimizerStep
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.run_block import RunBlock
-from prestep.workloads.torch.simulated_rank import Grid, SimulatedRank
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.wrapped_model import WrappedModel
 
@@ -40,12 +40,10 @@ class RankStep:
     ----------
     job : JobSpec
     model : ModelSpec
-    layout : Grid
-        Where the ranks lie.
+    groups : Groups
+        Where the ranks lie, and whom each meets.
     tape : Tape
         The tape of the rank.
-    replicas : tuple of tuples
-        Data-parallel replicas that do the same; empty: every rank is simulated.
     run_block : RunBlock, optional
         Runs a block where its own operators do not.
     workspace : float
@@ -56,13 +54,12 @@ class RankStep:
         self,
         job: JobSpec,
         model: ModelSpec,
-        layout: Grid,
+        groups: Groups,
         tape: Tape,
-        replicas: tuple[tuple[int, ...], ...],
         run_block: RunBlock | None = None,
         workspace: float = CUBLAS_WORKSPACE,
     ) -> None:
-        self.job, self.tape = job, tape
+        self.job, self.tape, self.groups = job, tape, groups
         self.workspace = HANDLES * workspace
         self.run_block = run_block
         tape.choices = job.pytorch
@@ -73,8 +70,8 @@ class RankStep:
         tape.packed = job.training.packed
         if job.pytorch.bf16_layers:
             tape.last_quantized = model.layers - job.pytorch.bf16_layers - 1
-        self.rank = SimulatedRank(layout, tape.rank, replicas)
-        self.model = WrappedModel(job, model, tape, self.rank, run_block)
+        self.stage = groups.grid.where(tape.rank)[1]
+        self.model = WrappedModel(job, model, tape, groups, run_block)
 
     def record(self) -> None:
         """One training step in steady state (buckets rebuilt, optimizer state there)."""
@@ -152,9 +149,8 @@ class RankStep:
         step = RankStep(
             replace(self.job, parallel=whole),
             self.model.spec,
-            self.rank.layout,
+            self.groups,
             first,
-            self.rank.replicas,
             self.run_block,
         )
         step._forward_backward(step.model.whole())
@@ -185,10 +181,8 @@ class RankStep:
         )
         owner = schedules.rank_of_stages(module.PLACEMENT, par.pp, chunks)
         line = pipeline.Line(
-            self.rank.stage,
-            self.rank.pipeline(),
+            self.groups,
             owner,
-            self.rank.pipeline_copies(),
             self._activation(),
             microbatches,
             runs,
@@ -197,7 +191,7 @@ class RankStep:
         stages = self._stages(owner)
         pipe = pipeline.Pipeline(t, stages, line, self.model.loss)
         ops = runtime.operations(par.schedule, par.pp, microbatches, chunks, hooks=True)
-        mine = ops[self.rank.stage]
+        mine = ops[self.stage]
 
         def run() -> None:
             for _ in range(runs):
@@ -218,5 +212,5 @@ class RankStep:
         return {
             index: self.model.stage(index, cuts)
             for index, rank in enumerate(owner)
-            if rank == self.rank.stage
+            if rank == self.stage
         }

@@ -10,18 +10,18 @@ from prestep.workloads.job import JobSpec
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.models.counts import stage_parameters
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.sharding.replica import Replica
 from prestep.workloads.torch import aten, trainer
 from prestep.workloads.torch.block import BlockParallel
 from prestep.workloads.torch.modules import without
 from prestep.workloads.torch.run_block import BlockRunner, RunBlock
-from prestep.workloads.torch.simulated_rank import SimulatedRank
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
 
 with lazily():
     # Of these a model has one kind of network, a job one kind of parallelism.
-    from prestep.workloads.exchanges import context, torch_context
+    from prestep.workloads.exchanges import torch_context
     from prestep.workloads.parallel import (
         loss_parallel,
         pipeline,
@@ -57,27 +57,22 @@ class WrappedModel(Replica):
         job: JobSpec,
         model: ModelSpec,
         tape: Tape,
-        rank: SimulatedRank,
+        groups: Groups,
         run_block: RunBlock | None,
     ) -> None:
-        super().__init__(job, tape, rank)
+        super().__init__(job, tape, groups)
         self.spec = model
         self.run_block = BlockRunner(job, tape, run_block)
-        if job.parallel.cp > 1:
-            self._share_sequences(run_block is not None)
+        shares = groups.context(tape.rank)
+        if shares is not None:
+            tape.heads = shares.heads
+            if shares.ring is not None:
+                way, fused = job.pytorch.rotate_method, run_block is not None
+                tape.ring = torch_context.Ring(shares.ring, way, fused)
         self.parameter_count = 0
         self.resident: list[Storage] = []
         casts = job.pytorch.master_weights and not self.shards_parameters
         self.autocast = amp.Autocast(tape) if casts else None
-
-    def _share_sequences(self, fused: bool) -> None:
-        """Tells attention of the ranks with other parts of a sequence; `fused`: its blocks are compiled."""
-        way, degree = self.job.pytorch.rotate_method, self.job.parallel.rings
-        group_of = partial(self.rank.context_parallel, ring_degree=degree)
-        shares = context.Context.of(group_of, degree)
-        self.tape.heads = shares.heads
-        if shares.ring is not None:
-            self.tape.ring = torch_context.Ring(shares.ring, way, fused)
 
     # -- what a rank holds ----------------------------------------------------------------------
     def whole(self) -> Callable[[], Tensor]:

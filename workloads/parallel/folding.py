@@ -1,4 +1,4 @@
-"""Which replicas of a Megatron run are alike: one of each kind is simulated and stands for the others.
+"""Where the ranks of a run lie, and which replicas are alike: one of each kind is simulated and stands for the others.
 
 Ranks that exchange something in every layer (tensor, context and expert parallelism) go at the speed of the slowest of
 them: such a team is one simulated rank in each stage. Teams that lie behind each other along the pipeline are a block;
@@ -146,7 +146,7 @@ def _joined(
 
 
 def grid_of(scenario: JobSpec) -> Grid:
-    """Where the ranks of a Megatron run lie."""
+    """Where the ranks of a run lie."""
     p = scenario.parallel
     etp = p.tp if p.etp is None else p.etp
     order = axis_order(scenario)
@@ -168,8 +168,8 @@ class Kind:
     """
 
     replicas: tuple[int, ...]
-    odd: tuple[frozenset[Hashable], ...]
-    pacers: tuple[int, ...]
+    odd: tuple[frozenset[Hashable], ...] = ()
+    pacers: tuple[int, ...] = ()
 
     @cached_property
     def members(self) -> frozenset[int]:
