@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import ClassVar, Literal, get_args
 
 from prestep.sim.strict import key
 
+#: A key of Megatron's adapters.
+megatron = partial(key, parts="megatron")
 Target = Literal[
     "qkv",
     "q_down",
@@ -70,21 +73,16 @@ class Adapter:
         "bf16", "eager: frozen weights in four bits (QLoRA); nf4-double: scales in 8"
     )
     fp32: bool = key(False, "PyTorch: adapters in fp32 under autocast (PEFT)")
-    experts: Literal["shared", "each", "frozen"] = key(
-        "shared",
-        "adapters in experts: one per rank, one per expert, or none",
-        parts="megatron",
+    experts: Literal["shared", "each", "frozen"] = megatron(
+        "shared", "adapters in experts: one per rank, one per expert, or none"
     )
-    expert_rank: int | None = key(
-        None, "rank in experts, where another", low=1, parts="megatron"
+    expert_rank: int | None = megatron(None, "rank in experts, where another", low=1)
+    fp8_weights: bool = megatron(
+        False, "frozen weights in 8 bits, with fp8", wants="quantized"
     )
-    fp8_weights: bool = key(
-        False, "frozen weights in 8 bits, with fp8", wants="quantized", parts="megatron"
-    )
-    all_to_all: bool = key(
+    all_to_all: bool = megatron(
         True,
         "outputs change from columns to tokens by an all-to-all (a2a_experimental)",
-        parts="megatron",
     )
 
     @property

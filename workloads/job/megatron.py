@@ -26,11 +26,15 @@ KeptPart = Literal["attn", "mamba_out", "moe_latent", "mtp"]
 #: A key of Megatron's own engine, in whose place NeMo Automodel has PyTorch reduce, gather and send.
 engine = partial(key, of="megatron")
 staged = partial(engine, wants="parallel.pp > 1")
-#: Keys of layers with experts, and of those that quantize.
-moe, low_precision = (
-    partial(key, wants="model.experts > 0"),
-    partial(key, wants="quantized"),
-)
+interleaved = partial(engine, wants="parallel.pp > 1; interleaved")
+#: Keys of layers with experts, of their kernels for tokens, and of layers that quantize.
+moe = partial(key, wants="model.experts > 0")
+flex = partial(key, wants="model.experts > 0; megatron.moe_token_dispatcher = flex")
+low_precision = partial(key, wants="quantized")
+#: Keys of the precision-aware optimizer, of attention whose scores are in memory, and of layers that run again whole.
+aware = partial(engine, wants="megatron.use_precision_aware_optimizer")
+unfused = partial(key, wants="megatron.attention = unfused")
+rerun = partial(key, wants="training.recompute = full")
 
 
 @dataclass(frozen=True)
@@ -88,20 +92,14 @@ class Megatron:
     use_precision_aware_optimizer: bool = engine(
         False, "Adam takes reduced gradients and the state types below"
     )
-    main_params_dtype: Literal["fp32", "fp16"] = engine(
-        "fp32",
-        "precision-aware: parameters",
-        wants="megatron.use_precision_aware_optimizer",
+    main_params_dtype: Literal["fp32", "fp16"] = aware(
+        "fp32", "precision-aware: parameters"
     )
-    exp_avg_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = engine(
-        "fp32",
-        "precision-aware: first moment",
-        wants="megatron.use_precision_aware_optimizer",
+    exp_avg_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = aware(
+        "fp32", "precision-aware: first moment"
     )
-    exp_avg_sq_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = engine(
-        "fp32",
-        "precision-aware: second moment",
-        wants="megatron.use_precision_aware_optimizer",
+    exp_avg_sq_dtype: Literal["fp32", "bf16", "fp16", "fp8"] = aware(
+        "fp32", "precision-aware: second moment"
     )
     clip_grad_on_device: bool = engine(
         False, "the host does not wait for the gradients' norm", wants="waiting"
@@ -155,17 +153,12 @@ class Megatron:
     recompute_modules: tuple[RecomputedModule, ...] = key(
         (), "parts recomputed in backward"
     )
-    recompute_num_layers: int | None = key(
-        None,
-        "whole layers recomputed in each stage",
-        low=1,
-        wants="training.recompute = full",
+    recompute_num_layers: int | None = rerun(
+        None, "whole layers recomputed in each stage", low=1
     )
     cuda_graph_scope: tuple[GraphedModule, ...] = key((), "parts in CUDA graphs")
-    recompute_early_stop: bool = key(
-        False,
-        "recompute only what backward needs (PyTorch 2.1)",
-        wants="training.recompute = full",
+    recompute_early_stop: bool = rerun(
+        False, "recompute only what backward needs (PyTorch 2.1)"
     )
     tp_comm_overlap: bool = key(
         False,
@@ -196,10 +189,8 @@ class Megatron:
         low=0,
         wants="megatron.defer_embedding_wgrad_compute",
     )
-    overlap_p2p_comm: bool = engine(
-        True,
-        "interleaved: send and receive beside computation",
-        wants="parallel.pp > 1; interleaved",
+    overlap_p2p_comm: bool = interleaved(
+        True, "interleaved: send and receive beside computation"
     )
     p2p_sync: bool = staged(
         False, "the host waits after each transfer (before core 0.3)"
@@ -210,17 +201,11 @@ class Megatron:
         "tensor-parallel ranks send their part of an activation",
         wants="parallel.tp > 1; parallel.pp > 1",
     )
-    fused_softmax_check: Literal["keys", "heads"] = key(
+    fused_softmax_check: Literal["keys", "heads"] = unfused(
         "keys",
         "unfused: row length that is checked: keys, or by mistake heads (BigScience)",
-        wants="megatron.attention = unfused",
     )
-    attention_dropout: float = key(
-        0.0,
-        "share of attention weights dropped",
-        low=0,
-        wants="megatron.attention = unfused",
-    )
+    attention_dropout: float = unfused(0.0, "share of attention weights dropped", low=0)
     hidden_dropout: float = key(0.0, "share of hidden values dropped", low=0)
     vocab_multiple: int = key(
         128, "pads the vocabulary (make_vocab_size_divisible_by)", low=1
@@ -229,11 +214,10 @@ class Megatron:
         False, "the embedding counts as a layer of a stage"
     )
     account_for_loss: bool = staged(False, "the loss counts as a layer of a stage")
-    microbatch_group_size_per_vp_stage: int | None = engine(
+    microbatch_group_size_per_vp_stage: int | None = interleaved(
         None,
         "microbatches that a stage runs before the next of its rank; none: pp",
         low=1,
-        wants="parallel.pp > 1; interleaved",
     )
     pipeline_layout: str | None = staged(
         None,
@@ -265,23 +249,11 @@ class Megatron:
     moe_token_dispatcher: Literal["alltoall", "allgather", "flex"] = moe(
         "alltoall", "permuted and sent, gathered by all, or DeepEP's (flex)"
     )
-    moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] = key(
-        "deepep",
-        "flex: whose kernels",
-        wants="model.experts > 0; megatron.moe_token_dispatcher = flex",
+    moe_flex_dispatcher_backend: Literal["deepep", "hybridep"] = flex(
+        "deepep", "flex: whose kernels"
     )
-    moe_deepep_num_sms: int = key(
-        20,
-        "SMs of DeepEP's kernels",
-        low=2,
-        wants="model.experts > 0; megatron.moe_token_dispatcher = flex",
-    )
-    moe_hybridep_num_sms: int = key(
-        16,
-        "SMs of HybridEP's kernels",
-        low=2,
-        wants="model.experts > 0; megatron.moe_token_dispatcher = flex",
-    )
+    moe_deepep_num_sms: int = flex(20, "SMs of DeepEP's kernels", low=2)
+    moe_hybridep_num_sms: int = flex(16, "SMs of HybridEP's kernels", low=2)
     moe_grouped_gemm: bool = moe(True, "one GEMM for all experts of a rank")
     overlap_moe_expert_parallel_comm: bool = engine(
         False, "exchange tokens beside another microbatch", wants="model.experts > 0"

@@ -9,8 +9,15 @@ from typing import Literal
 from prestep.sim.strict import key
 
 MIB = 2.0**20
-#: A key of PyTorch's own engine.
+#: Keys of PyTorch's own engine, of its buckets, of parameters in shards, and of what the host's memory keeps.
 pytorch = partial(key, of="pytorch")
+bucketed = partial(
+    pytorch, wants="parallel.data_parallel = ddp or ddp-no-overlap or zero1"
+)
+SHARDED = "parallel.data_parallel = fsdp or zero2 or zero3"
+sharded = partial(pytorch, wants=SHARDED)
+offloaded = partial(key, wants="parallel.offload = parameters or optimizer")
+staged = partial(key, wants="parallel.pp > 1")
 
 
 @dataclass(frozen=True)
@@ -53,38 +60,31 @@ class Parallel:
         Literal["none", "ddp", "ddp-no-overlap", "fsdp", "zero1", "zero2", "zero3"]
         | None
     ) = key(None, "default ddp if dp * cp > 1, else none", wants="replicated")
-    bucket_cap: float | None = pytorch(
+    bucket_cap: float | None = bucketed(
         None,
         "DDP's bucket; default 25 MiB after a first of 1 MiB",
         unit="bytes",
         above=0,
-        wants="parallel.data_parallel = ddp or ddp-no-overlap or zero1",
     )
-    gradient_as_bucket_view: bool = pytorch(
-        True,
-        "DDP gradients are views of the buckets",
-        wants="parallel.data_parallel = ddp or ddp-no-overlap or zero1",
+    gradient_as_bucket_view: bool = bucketed(
+        True, "DDP gradients are views of the buckets"
     )
     fsdp_shards: int | None = key(
         None,
         "ranks that share one copy of the parameters (fewer: HSDP); default dp * cp",
         low=1,
-        wants="parallel.data_parallel = fsdp or zero2 or zero3",
+        wants=SHARDED,
     )
     reshard_after_forward: bool | None = key(
         None,
         "FSDP frees parameters after forward; default: unless pp > 1 or zero2",
         wants="resharded",
     )
-    root_groups: Literal["one", "split"] = pytorch(
-        "one",
-        "FSDP2 outside blocks: one group, or the embedding apart (torchtitan)",
-        wants="parallel.data_parallel = fsdp or zero2 or zero3",
+    root_groups: Literal["one", "split"] = sharded(
+        "one", "FSDP2 outside blocks: one group, or the embedding apart (torchtitan)"
     )
-    reshard_root: bool = pytorch(
-        False,
-        "FSDP2 frees the root's parameters after forward",
-        wants="parallel.data_parallel = fsdp or zero2 or zero3",
+    reshard_root: bool = sharded(
+        False, "FSDP2 frees the root's parameters after forward"
     )
     offload: Literal["none", "parameters", "optimizer"] = key(
         "none",
@@ -96,32 +96,22 @@ class Parallel:
         low=0,
         wants="parallel.offload = optimizer",
     )
-    offload_pinned: bool = key(
-        True,
-        "through pinned memory",
-        wants="parallel.offload = parameters or optimizer",
-    )
-    offload_threads: int | None = key(
+    offload_pinned: bool = offloaded(True, "through pinned memory")
+    offload_threads: int | None = offloaded(
         None,
         "CPU threads of a rank's update; default 1 with several ranks a host, else 16",
         low=1,
-        wants="parallel.offload = parameters or optimizer",
     )
     sequence_parallel: bool = key(
         False,
         "tensor parallelism also splits norms, by tokens",
         wants="parallel.tp > 1",
     )
-    uneven_stages: bool = key(
-        False,
-        "first stages take one layer more where layers do not divide",
-        wants="parallel.pp > 1",
+    uneven_stages: bool = staged(
+        False, "first stages take one layer more where layers do not divide"
     )
-    schedule: str = key(
-        "1f1b",
-        "pipeline schedule; `prestep list schedules`",
-        names="schedules",
-        wants="parallel.pp > 1",
+    schedule: str = staged(
+        "1f1b", "pipeline schedule; `prestep list schedules`", names="schedules"
     )
     microbatches: int | None = key(None, "the same as training.microbatches", low=1)
     order: str | None = key(

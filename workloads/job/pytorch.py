@@ -14,6 +14,12 @@ LigerPart = Literal[
 #: Keys of PyTorch's engine, which NeMo Automodel puts around other layers; of that one alone; of all on PyTorch.
 shared, automodel = partial(key, of="pytorch automodel"), partial(key, of="automodel")
 common = partial(key, of="pytorch automodel megatron")
+#: Keys of FSDP, of its flat parameters, and of layers in fp8.
+fully_sharded, flat = (
+    partial(shared, parts="fsdp"),
+    partial(key, parts="fsdp flat_parameters"),
+)
+fp8 = partial(key, parts="fp8 formats")
 
 
 @dataclass(frozen=True)
@@ -92,8 +98,8 @@ class PyTorch:
         "fully_shard, or FullyShardedDataParallel with flat parameters",
         parts="fsdp",
     )
-    reduce_dtype: Literal["bf16", "fp32"] = shared(
-        "bf16", "type in which FSDP reduces gradients", parts="fsdp"
+    reduce_dtype: Literal["bf16", "fp32"] = fully_sharded(
+        "bf16", "type in which FSDP reduces gradients"
     )
     experts_reduce_dtype: Literal["bf16", "fp32"] | None = automodel(
         None,
@@ -101,32 +107,25 @@ class PyTorch:
         "as reduce_dtype",
         wants="model.experts > 0",
     )
-    reduce_every_microbatch: bool = shared(
+    reduce_every_microbatch: bool = fully_sharded(
         False,
         "gradients are reduced in every microbatch, not in the last alone",
         wants="accumulated",
-        parts="fsdp",
     )
-    prefetch: Literal["before", "after"] = key(
+    prefetch: Literal["before", "after"] = flat(
         "before",
         "fsdp = 1: the next gather is issued before or after a module's backward pass",
-        parts="fsdp flat_parameters",
     )
-    limit_all_gathers: bool = key(
-        True,
-        "fsdp = 1: the host waits until the module before the last is freed",
-        parts="fsdp flat_parameters",
+    limit_all_gathers: bool = flat(
+        True, "fsdp = 1: the host waits until the module before the last is freed"
     )
-    fp8_scaling: Literal["dynamic", "rowwise", "mx"] = key(
+    fp8_scaling: Literal["dynamic", "rowwise", "mx"] = fp8(
         "dynamic",
         "precision = fp8 in compiled blocks: one scale for a tensor (tensorwise), each row (slower casts) or 32 "
         "elements (MXFP8), all found first (torchao)",
-        parts="fp8 formats",
     )
-    fp8_param_gather: bool = key(
-        False,
-        "FSDP gathers the weights of fp8 layers in fp8 (float8 all-gather)",
-        parts="fp8 formats",
+    fp8_param_gather: bool = fp8(
+        False, "FSDP gathers the weights of fp8 layers in fp8 (float8 all-gather)"
     )
     bf16_layers: int = key(
         0,
