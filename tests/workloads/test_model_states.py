@@ -11,6 +11,8 @@ from prestep.sim.graph.opgraph import UPDATE_ON_HOST
 from prestep.sim.lowering import lowered_on
 from prestep.sim.predict import load_fabric
 from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.frameworks import framework as framework_named
+from prestep.workloads.frameworks import names
 from prestep.workloads.lowered import Lowered
 from prestep.workloads.memory.account import Memory
 from tests.sample import together
@@ -126,7 +128,59 @@ WAYS: list[tuple[str, str, Mapping[str, Any], tuple[float, float, float]]] = [
     ),
     ("automodel", "fsdp", {}, (BF16 / DP, BF16 / DP, 2 * BF16 / DP)),
     ("automodel", "fsdp", MIXED, (FP32 / DP, FP32 / DP, 2 * FP32 / DP)),
+    ("automodel", "zero3", {}, (BF16 / DP, BF16 / DP, 2 * BF16 / DP)),
+    (
+        "automodel",
+        "fsdp",
+        {"parallel": {"fsdp_shards": 2}},
+        (BF16 / 2, BF16 / 2, 2 * BF16 / 2),
+    ),
+    ("megatron", "ddp-no-overlap", {}, (BF16, FP32, 3 * FP32)),
+    ("megatron", "zero2", {}, (BF16, FP32 / DP, 3 * FP32 / DP)),
+    ("megatron", "zero3", {}, (BF16 / DP, FP32 / DP, 3 * FP32 / DP)),
+    (
+        "megatron",
+        "fsdp",
+        {"parallel": {"fsdp_shards": 2}},
+        (BF16 / 2, FP32 / 2, 3 * FP32 / 2),
+    ),
+    ("deepspeed", "ddp", {}, (BF16, FP32, 3 * FP32)),
+    ("deepspeed", "ddp-no-overlap", {}, (BF16, FP32, 3 * FP32)),
+    ("deepspeed", "zero1", {}, (BF16, FP32, 3 * FP32 / DP)),
+    ("deepspeed", "zero1", NARROW_SUMS, (BF16, BF16, 3 * FP32 / DP)),
+    ("deepspeed", "fsdp", {}, (BF16 / DP, FP32 / DP, 3 * FP32 / DP)),
+    (
+        "pytorch-eager",
+        "fsdp",
+        {"pytorch": {"fsdp": "1"}, "parallel": {"fsdp_shards": 2}},
+        (BF16 / 2, BF16 / 2, 2 * BF16 / 2),
+    ),
+    *(
+        (framework, way, {}, (BF16, BF16, 2 * BF16))
+        for framework in ("pytorch-compiled", "cuda-graph")
+        for way in ("ddp", "ddp-no-overlap")
+    ),
+    *(
+        (framework, way, {}, (BF16 / DP, BF16 / DP, 2 * BF16 / DP))
+        for framework in ("pytorch-compiled", "cuda-graph")
+        for way in ("fsdp", "zero2", "zero3")
+    ),
 ]
+#: PyTorch's ZeRO 1 deals out whole tensors: `test_zero1_of_pytorch_deals_whole_tensors`.
+DEALT = {
+    (name, "zero1") for name in ("pytorch-eager", "pytorch-compiled", "cuda-graph")
+}
+
+
+def test_no_way_is_left_out() -> None:
+    """Every value of parallel.data_parallel of every framework has its arithmetic here."""
+    ways = {
+        (name, way)
+        for name in names()
+        for way in framework_named(name).data_parallel
+        if way != "none"
+    }
+    assert ways - DEALT == {(framework, way) for framework, way, _, _ in WAYS}
 
 
 @pytest.mark.parametrize("microbatches", [1, 3])

@@ -42,10 +42,10 @@ def resident(rank: Rank, types: StateTypes) -> list[Storage]:
 def frozen_bytes(rank: Rank) -> int:
     """Weights that stay as they are, or their shards here: in 16 bits, layers' in 8 where they are kept so."""
     total, data = 0, rank.data
-    for name, (shared, experts) in rank.frozen.items():
+    for name, weights in rank.frozen.items():
         each = 1 if rank.s.adapter.fp8_weights and name in QUANTIZED else 2
-        here = shared // data.frozen_shards + experts // data.frozen_expert_shards
-        total += each * here
+        experts = weights.experts // data.frozen_expert_shards
+        total += each * (weights.shared // data.frozen_shards + experts)
     return total
 
 

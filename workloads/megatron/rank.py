@@ -23,11 +23,18 @@ from prestep.workloads.torch.tape import Tape
 DP = "nccl dp"
 
 
-class Weights(NamedTuple):
+@dataclass(frozen=True)
+class Weights:
     """Parameters of a rank: those that all data-parallel ranks share, and those of its experts."""
 
-    shared: int
-    experts: int
+    shared: int = 0
+    experts: int = 0
+
+    def __add__(self, other: Weights) -> Weights:
+        return Weights(self.shared + other.shared, self.experts + other.experts)
+
+    def __mul__(self, times: int) -> Weights:
+        return Weights(times * self.shared, times * self.experts)
 
     @property
     def total(self) -> int:
@@ -178,9 +185,7 @@ class Rank:
 
     def weights(self, unit: Unit, times: int) -> Weights:
         """Parameters of repetitions of a unit."""
-        times = self._copies(unit, times)
-        once = split(unit.parameters)
-        return Weights(times * once.shared, times * once.experts)
+        return split(unit.parameters) * self._copies(unit, times)
 
     def _copies(self, unit: Unit, times: int) -> int:
         """Repetitions of a unit with parameters of their own: multi-token prediction uses the head again."""
@@ -221,16 +226,9 @@ class Rank:
         """Parameters that stay as they are, by the name of their unit."""
         counts: dict[str, Weights] = {}
         for unit, times in self.units:
-            here = {
-                name: times * n
-                for name, n in unit.frozen.items()
-                if not self.is_tied(name)
-            }
-            shared, experts = split(here)
-            before = counts.get(unit.name, Weights(0, 0))
-            counts[unit.name] = Weights(
-                before.shared + shared, before.experts + experts
-            )
+            own = {k: n for k, n in unit.frozen.items() if not self.is_tied(k)}
+            before = counts.get(unit.name, Weights())
+            counts[unit.name] = before + split(own) * times
         return counts
 
     @property

@@ -17,7 +17,7 @@ from prestep.workloads.sharding.buckets import BucketPolicy, cut
 
 # Units whose parameters may be kept in 8 bits.
 QUANTIZED = ("layer", "further")
-NOTHING = Weights(0, 0)
+NOTHING = Weights()
 
 Part = tuple[Unit, int]  # a unit, and how often it runs
 
@@ -30,9 +30,8 @@ class Bucket:
     gathered: Weights = NOTHING
 
     def __add__(self, other: Bucket) -> Bucket:
-        return Bucket(
-            _sum(self.reduced, other.reduced), _sum(self.gathered, other.gathered)
-        )
+        reduced = self.reduced + other.reduced
+        return Bucket(reduced, self.gathered + other.gathered)
 
 
 @dataclass(frozen=True)
@@ -193,9 +192,4 @@ def _bytes(rank: Rank, unit: Unit, weights: Weights) -> Weights:
     gathered (``reuse_grad_buf_for_mxfp8_param_ag`` of finish_param_sync).
     """
     narrow = rank.o.fp8_param_gather and rank.o.fp8_scaling != "mx"
-    wide = 1 if narrow and unit.name in QUANTIZED else 2
-    return Weights(wide * weights.shared, wide * weights.experts)
-
-
-def _sum(a: Weights, b: Weights) -> Weights:
-    return Weights(a.shared + b.shared, a.experts + b.experts)
+    return weights * (1 if narrow and unit.name in QUANTIZED else 2)

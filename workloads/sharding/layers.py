@@ -48,13 +48,13 @@ class LayerUnit(ShardedUnit):
         super().__init__(rank.tape, [], flow, len(unit.parameters))
         self.unit = unit
         in_fp8 = unit.name == "layer" and rank.o.fp8_param_gather
-        trained, frozen = rank.weights(unit, 1), split(unit.frozen)
-        every = [
-            self._part(mesh, own, own + fixed, wide, 1 if in_fp8 else COMPUTED)
-            for mesh, own, fixed, wide in zip(
-                meshes, trained, frozen, flow.policy.reduced, strict=True
-            )
-        ]
+        trained = rank.weights(unit, 1)
+        both, (first, second) = trained + split(unit.frozen), flow.policy.reduced
+        sent = 1 if in_fp8 else COMPUTED
+        every = (
+            self._part(meshes[0], trained.shared, both.shared, first, sent),
+            self._part(meshes[1], trained.experts, both.experts, second, sent),
+        )
         self.parts = [p for p in every if p.elements and p.mesh.shards]
         self.trained = [p for p in every if p.trained]
         self.sums: Storage | None = None

@@ -237,9 +237,9 @@ class Replicated(DataParallel):
                 self._gather(total(self.rank, self.rank.parts(stage)))
             self.t.wait(self.t.record(DP))
             return
-        for shared, experts in self._flat(BUCKETS["allgather"]):
+        for weights in self._flat(BUCKETS["allgather"]):
             self.t.cpu("zero_bucket")
-            self._gather(Bucket(gathered=Weights(2 * shared, 2 * experts)))
+            self._gather(Bucket(gathered=weights * 2))
             self.t.wait(self.t.record(DP))
 
     @property
@@ -293,7 +293,7 @@ class Replicated(DataParallel):
 
         Shared ones come first.
         """
-        shared, experts = self.rank.own
+        shared, experts = self.rank.own.shared, self.rank.own.experts
         mean = ceil((shared + experts) / max(1, self.rank.tensors))
         size = max(int(size), mean) if size else shared + experts
         while shared + experts > 0:
