@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
+from prestep.sim.analysis.json_text import finite
 from prestep.sim.errors import InputError
 from prestep.sim.outputs import words
 from prestep.validation.report import baseline, coverage
@@ -106,7 +107,7 @@ def as_json(reports: Sequence[Report], compared: Comparison | None = None) -> An
     ]
     if compared is not None:
         made = [{**one, "compared": compared.of(one["set"]).to_json()} for one in made]
-    return made[0] if len(made) == 1 else made
+    return finite(made[0] if len(made) == 1 else made)
 
 
 def _covered(report: Report) -> dict[str, Any]:

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from prestep.sim.errors import InputError, Mistake
-from prestep.validation.formats.nccl_log import ALGOS, OPS, PROTOS, Choice, choice_of
+from prestep.validation.formats.nccl_env import ALGOS, FUNCTIONS, PROTOS, plain
+from prestep.validation.formats.nccl_log import Choice, choice_of
 
 
 @dataclass
@@ -69,10 +70,10 @@ def _line(log: Log, line: str, columns: list[str]) -> list[str]:
     if _is_of_the_run(log, line, body):
         return columns
     if body.startswith("Algorithm"):
-        return [ALGOS.get(cell.lower(), "") for cell in _table_cells(body)]
+        return [ALGOS.get(plain(cell), "") for cell in _table_cells(body)]
     name = body.split("|")[0].strip()
-    if name in OPS and body.count("|") > 2:
-        _row(log, OPS[name], columns, _table_cells(body))
+    if name.lower() in FUNCTIONS and body.count("|") > 2:
+        _row(log, FUNCTIONS[name.lower()], columns, _table_cells(body))
     elif (made := choice_of(body)) and made[0][0]:
         log.choices[made[0]] = made[1]
     return columns
@@ -102,7 +103,7 @@ def _row(log: Log, op: str, columns: list[str], cells: list[str]) -> None:
         algo = columns[at // 3] if at // 3 < len(columns) else ""
         latency, _, bandwidth = cell.partition("/")
         if algo and (rate := number(bandwidth)) > 0:
-            log.table.setdefault(op, {})[f"{algo} {PROTOS[at % 3]}"] = (
+            log.table.setdefault(op, {})[f"{algo} {[*PROTOS.values()][at % 3]}"] = (
                 number(latency),
                 rate,
             )

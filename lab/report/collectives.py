@@ -14,7 +14,7 @@ from typing import Any
 from lab.report.judged import tables_of
 from prestep.sim import schema
 from prestep.sim.units import format_duration
-from prestep.validation.report.comparison import Comparison, finite
+from prestep.validation.report.comparison import Comparison
 from prestep.validation.report.gate import Check, predicted_check, rows_check
 from prestep.validation.report.interface import Cells, Point, Skip, Table
 from prestep.validation.report.summary import Errors, errors_of
@@ -50,7 +50,6 @@ class Case:
 
     def to_json(self) -> dict[str, Any]:
         made = self.prediction
-        predicted, signed = finite(made.time, self.signed_error)
         return {
             "id": self.name,
             "where": self.where,
@@ -59,8 +58,8 @@ class Case:
             "ranks": self.ranks,
             "bytes": self.size,
             "measured": self.measured,
-            "predicted": predicted,
-            "signed_error": signed,
+            "predicted": made.time,
+            "signed_error": self.signed_error,
             "fitted": self.fitted,
             "algo": made.algo,
             "proto": made.proto,

@@ -10,7 +10,7 @@ from typing import Any
 
 from prestep.sim import progress
 from prestep.sim.units import format_duration
-from prestep.validation.report.comparison import Comparison, finite
+from prestep.validation.report.comparison import Comparison
 from prestep.validation.report.gate import Check, prediction_checks
 from prestep.validation.report.interface import Point, Skip, Table
 from prestep.validation.report.summary import Errors, errors_of
@@ -37,14 +37,13 @@ class Figure:
         return (self.predicted - self.measured) / self.measured
 
     def to_json(self) -> dict[str, Any]:
-        signed, predicted = finite(self.signed, self.predicted)
         return {
             "id": self.name,
             "kind": self.kind,
             "measured": self.measured,
             "error": self.error,
-            "predicted": predicted,
-            "signed_error": signed,
+            "predicted": None if self.error else self.predicted,
+            "signed_error": self.signed,
         }
 
 

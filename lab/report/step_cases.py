@@ -8,7 +8,6 @@ from typing import Any
 
 from lab.formats.step_times import spread_of
 from prestep.validation.formats.rows import Row
-from prestep.validation.report.comparison import finite
 from prestep.validation.report.interface import Interval
 
 
@@ -75,15 +74,14 @@ class Case:
         return most / self.row.reserved - 1 if most and self.row.reserved else None
 
     def to_json(self) -> dict[str, Any]:
-        predicted, signed = finite(self.prediction.step_time, self.signed_error)
         return {
             "id": self.row.name,
             "where": self.row.where,
             "family": self.row.family,
             "world": self.row.world,
             "measured": self.row.measured,
-            "predicted": predicted,
-            "signed_error": signed,
+            "predicted": self.prediction.step_time,
+            "signed_error": self.signed_error,
             "interval": self.prediction.interval,
             "spread": spread_of(self.row),
             "noisy": self.noisy,

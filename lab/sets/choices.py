@@ -25,7 +25,7 @@ from prestep.sim.errors import InputError, PrestepError
 from prestep.sim.strict import build
 from prestep.topologies import load_cluster
 from prestep.topologies.fabric import Fabric
-from prestep.validation.formats import nccl_log
+from prestep.validation.formats import nccl_env, nccl_log
 from prestep.validation.formats.records import text_of
 from prestep.validation.report.comparison import Comparison
 from prestep.validation.report.gate import Check, prediction_checks
@@ -66,7 +66,7 @@ def _log(entry: Mapping[str, Any], where: str) -> Log:
     choices = {}
     for key, (algo, proto, channels) in entry["choices"].items():
         op, size = key.split()
-        _check(op, nccl_log.OPS.values())
+        _check(op, nccl_env.FUNCTIONS.values())
         count = None if channels is None else int(channels)
         choices[op, int(size)] = (str(algo), str(proto), count)
     table = {op: _table(op, rows) for op, rows in entry["table"].items()}
@@ -79,11 +79,11 @@ def _log(entry: Mapping[str, Any], where: str) -> Log:
 
 def _table(op: str, rows: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
     """Latency and bandwidth by algorithm and protocol."""
-    _check(op, nccl_log.OPS.values())
+    _check(op, nccl_env.FUNCTIONS.values())
     for key in rows:
         algo, proto = key.split()
         _check(algo, algorithms())
-        _check(proto, nccl_log.PROTOS)
+        _check(proto, nccl_env.PROTOS.values())
     number = nccl_table.number
     return {key: (number(row[0]), number(row[1])) for key, row in rows.items()}
 

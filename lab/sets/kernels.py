@@ -15,6 +15,7 @@ from lab.formats import library_rows
 from lab.formats.library_families import FAMILIES
 from lab.formats.packaged import WHO, libraries, library_table
 from prestep.sim import progress
+from prestep.sim.analysis.json_text import finite
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.library_families import Family
 from prestep.sim.costs.library_table import Library
@@ -155,7 +156,7 @@ class KernelReport:
 
     def to_json(self) -> dict[str, Any]:
         """Seconds; errors as shares."""
-        return {
+        report = {
             "set": self.name,
             "title": self.title,
             "passed": self.passed,
@@ -165,6 +166,7 @@ class KernelReport:
             "groups": {name: each.to_json() for name, each in self.groups.items()},
             "cases": [_case(point) for point in self.points],
         }
+        return dict(finite(report))
 
 
 def _errors(parts: Sequence[Part]) -> Errors:

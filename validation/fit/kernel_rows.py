@@ -11,16 +11,17 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from prestep.sim import files
 from prestep.sim.costs import terms
 from prestep.sim.costs.kinds import work
 from prestep.sim.costs.tables import Row
-from prestep.sim.errors import InputError, Mistake
+from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel, product
 from prestep.validation.formats.kineto_kernels import Call
+from prestep.validation.formats.records import read_lines, text_of
 
 NOISE = (
     0.06  # relative, of rows without an in-situ counterpart; shorter than 30 us: 15 %
@@ -92,24 +93,24 @@ def micro_rows(path: Path) -> list[Row]:
     InputError
         With every line that is no kernel's row.
     """
-    rows, mistakes = [], list[Mistake]()
-    for number, text in enumerate(path.read_bytes().splitlines(), 1):
+    rows = list[Row]()
+
+    def take(record: Any, where: str) -> None:
         try:
-            row = _row(files.json_of(text))
+            row = _row(record)
         except (
-            ValueError,
-            KeyError,
+            LookupError,
             TypeError,
+            ValueError,
+            ArithmeticError,
             AttributeError,
-            OverflowError,
-        ) as error:
-            found = f"no {error}" if isinstance(error, KeyError) else str(error)
+        ) as e:
+            found = f"no {e}" if isinstance(e, KeyError) else str(e)
             expected = "a kernel's row, as `prestep measure` writes"
-            mistakes.append(Mistake(f"{path.name}:{number}", "", found[:100], expected))
-            continue
-        if row is not None:
-            rows.append(row)
-    InputError.check(mistakes)
+            raise InputError.of(where, "", found[:100], expected) from None
+        rows.extend([] if row is None else [row])
+
+    read_lines(text_of(path), path.name, take)
     return rows
 
 

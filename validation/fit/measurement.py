@@ -18,7 +18,7 @@ from typing import Any
 
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
-from prestep.validation.formats.records import is_positive
+from prestep.validation.formats.records import is_positive, read_lines, text_of
 from prestep.validation.measure.bundle import FORMAT, MANIFEST, VERSION
 
 EXPECTED = "a zip file that `prestep measure` wrote"
@@ -77,31 +77,18 @@ class Measured:
             With every line that is no JSON object, or where one of `numbers` is no number above 0.
         """
         rows: list[dict[str, Any]] = []
-        mistakes: list[Mistake] = []
-        for where, row in self._objects(name, mistakes):
-            if kind and row.get("kind") != kind:
-                continue
-            mistakes += _wrong_numbers(row, numbers, where)
+
+        def take(row: Any, where: str) -> None:
+            if not isinstance(row, dict) or (kind and row.get("kind") != kind):
+                return
+            InputError.check(_wrong_numbers(row, numbers, where))
             if all(row.get(key) is not None for key in numbers):
                 rows.append(row)
-        InputError.check(mistakes)
-        return rows
 
-    def _objects(
-        self, name: str, mistakes: list[Mistake]
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        """The JSON objects of a member, each with its place; lines that are no JSON go to `mistakes`."""
         path = self.file(f"{name}.jsonl")
-        lines = path.read_bytes().splitlines() if path else []
-        for number, line in enumerate(lines, 1):
-            where = f"{self.name}: {name}.jsonl:{number}"
-            try:
-                value = files.json_of(line)
-            except ValueError as error:
-                mistakes.append(Mistake(where, "", str(error), "a JSON object"))
-                continue
-            if isinstance(value, dict):
-                yield where, value
+        text = text_of(path) if path else ""
+        read_lines(text, f"{self.name}: {name}.jsonl", take)
+        return rows
 
     def traces(self) -> list[Path]:
         """Kineto traces, in order of their names."""

@@ -11,26 +11,27 @@ from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.sim.units import parse_nccl_size
 
-# Names of collectives in NCCL_ALGO and NCCL_PROTO ("allreduce:Ring").
-_FUNCTIONS = {
+# Names of collectives in NCCL_ALGO and NCCL_PROTO ("allreduce:Ring") and in logs ("AllReduce"), in small letters.
+FUNCTIONS = {
     "allreduce": "all_reduce",
     "allgather": "all_gather",
     "reducescatter": "reduce_scatter",
     "broadcast": "broadcast",
     "reduce": "reduce",
 }
-_ALGOS = {
-    "ring": "ring",
+# Algorithms in the order of NCCL's numbers, without signs between words.
+ALGOS = {
     "tree": "tree",
-    "nvls": "nvls",
-    "nvlstree": "nvls_tree",
+    "ring": "ring",
     "collnetdirect": "collnet_direct",
     "collnetchain": "collnet_chain",
+    "nvls": "nvls",
+    "nvlstree": "nvls_tree",
+    "pat": "pat",
     "collnet": "collnet_direct",
     "sharp(collnet)": "collnet_direct",
-    "pat": "pat",
 }
-_PROTOS = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
+PROTOS = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
 _NUMBERS = {
     "NCCL_MIN_NCHANNELS": "min_channels",
     "NCCL_MIN_NRINGS": "min_channels",
@@ -115,9 +116,9 @@ def settings_of(
 def _setting(name: str, value: str, op: str, where: str) -> tuple[str, Any] | None:
     """Key and value of [nccl] that a variable stands for; None if it stands for none."""
     if name == "NCCL_ALGO":
-        return "algo", _choice(name, value, op, _ALGOS, where)
+        return "algo", _choice(name, value, op, ALGOS, where)
     if name == "NCCL_PROTO":
-        return "proto", _choice(name, value, op, _PROTOS, where)
+        return "proto", _choice(name, value, op, PROTOS, where)
     if name in _NUMBERS:
         return _NUMBERS[name], _number(name, value, where)
     if name in _SWITCHES:
@@ -131,6 +132,11 @@ def _setting(name: str, value: str, op: str, where: str) -> tuple[str, Any] | No
     if name == "NCCL_NET_GDR_LEVEL":
         return "net_gdr_level", _level(name, value, GDR_LEVELS, where)
     return None
+
+
+def plain(name: str) -> str:
+    """The name of an algorithm or a protocol as `ALGOS` and `PROTOS` have it: `NVLS_TREE` as `nvlstree`."""
+    return re.sub(r"[ _-]", "", name).lower()
 
 
 def _level(name: str, value: str, known: tuple[str, ...], where: str) -> str:
@@ -155,14 +161,14 @@ def _choice(
     chosen = None
     for part in filter(None, str(value).split(";")):
         function, _, listed = part.rpartition(":")
-        if function and _FUNCTIONS.get(function.strip().lower()) != op:
+        if function and FUNCTIONS.get(function.strip().lower()) != op:
             continue
         words = [word for word in listed.split(",") if word.strip()]
         if listed.startswith("^") or len(words) != 1:
             raise Unpredictable(
                 f"{name}={value} leaves a choice that [nccl] cannot say"
             )
-        word = re.sub(r"[ _-]", "", words[0]).lower()
+        word = plain(words[0])
         if word not in known:
             raise InputError.of(where, name, repr(value), f"one of {', '.join(known)}")
         chosen = known[word]

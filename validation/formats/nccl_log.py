@@ -7,27 +7,10 @@ time 10.2`). Source: src/enqueue.cc.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 
-OPS = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather",
-    "ReduceScatter": "reduce_scatter",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-}
-ALGOS = {
-    "tree": "tree",
-    "ring": "ring",
-    "collnetdirect": "collnet_direct",
-    "collnet_direct": "collnet_direct",
-    "collnetchain": "collnet_chain",
-    "collnet_chain": "collnet_chain",
-    "nvls": "nvls",
-    "nvlstree": "nvls_tree",
-    "nvls_tree": "nvls_tree",
-    "pat": "pat",
-}
-PROTOS = ("LL", "LL128", "Simple")
+from prestep.validation.formats.nccl_env import ALGOS, FUNCTIONS, PROTOS, plain
+
 _CHOICE = re.compile(
     r"(?:(\w+): )?\b(\d+) Bytes -> Algo (\w+) proto (\w+)(?:.*?=\{(\d+)\.\.(\d+)\})?"
 )
@@ -50,16 +33,19 @@ def choice_of(line: str) -> tuple[tuple[str, int], Choice] | None:
     (('', 65536), ('tree', 'LL', None))
     """
     match = _CHOICE.search(line)
-    if match is None or (match[1] or "AllReduce") not in OPS:
+    if match is None or (match[1] or "AllReduce").lower() not in FUNCTIONS:
         return None
     op, size, algo, proto, low, high = match.groups()
-    algos = list(dict.fromkeys(ALGOS.values()))
-    protos = {name.lower(): name for name in PROTOS}
-    algorithm = (
-        algos[int(algo)] if algo.isdecimal() else ALGOS.get(algo.lower(), algo.lower())
-    )
-    protocol = (
-        PROTOS[int(proto)] if proto.isdecimal() else protos.get(proto.lower(), proto)
+    algorithm, protocol = (
+        _named(algo, ALGOS, algo.lower()),
+        _named(proto, PROTOS, proto),
     )
     channels = int(high) - int(low) + 1 if low is not None else None
-    return (OPS[op] if op else "", int(size)), (algorithm, protocol, channels)
+    function = FUNCTIONS[op.lower()] if op else ""
+    return (function, int(size)), (algorithm, protocol, channels)
+
+
+def _named(said: str, names: Mapping[str, str], unknown: str) -> str:
+    """What is meant by a number or a name."""
+    numbered = list(dict.fromkeys(names.values()))
+    return numbered[int(said)] if said.isdecimal() else names.get(plain(said), unknown)

@@ -23,6 +23,7 @@ SLICE_SLACK = (
 CASE_SLACK = 0.02  # and that of one case by this
 LISTED = 8  # cases that a check names
 HEAD = ("set", "case", "slice", "base", "now", "moved", "error before", "error now", "")
+_SLICE = ("set", "slice", "n", "mape_before", "mape")
 SLICE_HEAD = ("set", "slice", "n", "mean before", "mean now", "grew")
 
 
@@ -58,7 +59,7 @@ class Move:
         return not (abs(self.moved) <= MOVED and self.growth <= 1e-6)
 
     def to_json(self) -> dict[str, Any]:
-        report = {
+        return {
             "set": self.set_,
             "id": self.name,
             "slice": self.slice,
@@ -68,10 +69,6 @@ class Move:
             "error_before": self.error_before,
             "error_now": self.error_now,
             "worse": not self.growth <= 1e-6,
-        }
-        return {
-            key: None if isinstance(v, float) and not math.isfinite(v) else v
-            for key, v in report.items()
         }
 
 
@@ -223,14 +220,8 @@ class Comparison:
             "new": list(self.new),
             "sets_not_in_base": list(self.unknown),
             "slices": [
-                {
-                    "set": key[0],
-                    "slice": key[1],
-                    "n": n,
-                    "mape_before": _finite(a),
-                    "mape": _finite(b),
-                }
-                for key, (n, a, b) in self.slices.items()
+                dict(zip(_SLICE, (*key, *figures), strict=True))
+                for key, figures in self.slices.items()
             ],
             "checks": [check.to_json() for check in self.checks],
         }
@@ -252,10 +243,6 @@ def _cells(move: Move) -> tuple[str, ...]:
     errors = f"{move.error_before:+.2%}", f"{move.error_now:+.2%}"
     worse = "worse" if not move.growth <= 1e-6 else ""
     return (*case, *times, moved, *errors, worse)
-
-
-def _finite(value: float) -> float | None:
-    return value if math.isfinite(value) else None
 
 
 SLICE_KEYS = ("slice", "family", "group", "kind")

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
+from prestep.sim.analysis.json_text import finite
 from prestep.validation.report.interface import Report
 
 
@@ -36,7 +36,7 @@ class Comparison:
 
     def to_json(self: Parts) -> dict[str, Any]:
         """Seconds and bytes; errors as shares."""
-        return {
+        report = {
             "set": self.name,
             "title": self.title,
             "passed": self.passed,
@@ -45,8 +45,4 @@ class Comparison:
             "cases": [case.to_json() for case in self.cases],
             "skipped": [skip.to_json() for skip in self.skips],
         }
-
-
-def finite(*values: float) -> list[float | None]:
-    """Values for JSON, which has no nan: None for each of them where the first is not a number."""
-    return [value if math.isfinite(values[0]) else None for value in values]
+        return dict(finite(report))

@@ -32,10 +32,9 @@ class Check:
         return self.value <= self.limit
 
     def to_json(self) -> dict[str, Any]:
-        value = self.value if math.isfinite(self.value) else None
         return {
             "name": self.name,
-            "value": value,
+            "value": self.value,
             "limit": self.limit,
             "passed": self.passed,
             "detail": self.detail,

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import pandas as pd
 
 NAN = float("nan")
 
@@ -24,12 +27,7 @@ class Errors:
     worst_id: str = ""
 
     def to_json(self) -> dict[str, Any]:
-        numbers = {"mape": self.mape, "worst": self.worst, "bias": self.bias}
-        shown = {
-            key: value if math.isfinite(value) else None
-            for key, value in numbers.items()
-        }
-        return {"n": self.n, **shown, "worst_id": self.worst_id}
+        return asdict(self)
 
 
 def errors_of(errors: Sequence[tuple[str, float]]) -> Errors:
@@ -56,29 +54,8 @@ def rank_correlation(
     """Spearman's rank correlation, equal values sharing a rank; None below three values or when all are equal."""
     if len(measured) < 3 or not all(map(math.isfinite, (*measured, *predicted))):
         return None
-    a, b = _ranks(measured), _ranks(predicted)
-    middle = (len(a) + 1) / 2
-    spread = math.sqrt(
-        math.fsum((x - middle) ** 2 for x in a)
-        * math.fsum((y - middle) ** 2 for y in b)
-    )
-    return (
-        math.fsum((x - middle) * (y - middle) for x, y in zip(a, b, strict=True))
-        / spread
-        if spread
-        else None
-    )
-
-
-def _ranks(values: Sequence[float]) -> list[float]:
-    order = sorted(range(len(values)), key=values.__getitem__)
-    ranks = [0.0] * len(values)
-    at = 0
-    while at < len(order):
-        end = at
-        while end < len(order) and values[order[end]] == values[order[at]]:
-            end += 1
-        for index in order[at:end]:
-            ranks[index] = (at + 1 + end) / 2
-        at = end
-    return ranks
+    a, b = (pd.Series(list(values)).rank().tolist() for values in (measured, predicted))
+    try:
+        return statistics.correlation(a, b)
+    except statistics.StatisticsError:  # all equal
+        return None

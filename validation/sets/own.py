@@ -15,7 +15,7 @@ from prestep.sim.tools.workers import Workers
 from prestep.sim.units import format_duration
 from prestep.validation.formats import collective_reader, own_rows
 from prestep.validation.formats.own_rows import ALL, LIMIT, Row
-from prestep.validation.report.comparison import Comparison, finite
+from prestep.validation.report.comparison import Comparison
 from prestep.validation.report.gate import Check, prediction_checks
 from prestep.validation.report.interface import Point, Skip, Table
 from prestep.validation.report.summary import Errors, errors_of
@@ -54,7 +54,6 @@ class Case:
         return self.memory[fullest] / self.row.memory[fullest] - 1
 
     def to_json(self) -> dict[str, Any]:
-        predicted, signed = finite(self.predicted, self.signed_error)
         more: dict[str, Any] = {}
         if self.row.group != ALL:
             more["group"] = self.row.group
@@ -65,8 +64,8 @@ class Case:
             "where": self.row.where,
             **more,
             "measured": self.row.measured,
-            "predicted": predicted,
-            "signed_error": signed,
+            "predicted": self.predicted,
+            "signed_error": self.signed_error,
             "limit": self.row.limit,
             "interval": self.interval,
             "error": self.error,
