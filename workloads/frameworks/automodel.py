@@ -4,28 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from prestep.sim.errors import Mistake
+from prestep.sim.extras import lazily
 from prestep.workloads.frameworks import megatron, rule
 from prestep.workloads.frameworks._megatron_optimizer import FSDP
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import splits_backward
 from prestep.workloads.models.model import ModelSpec
 
-if TYPE_CHECKING:
-    from prestep.workloads.lowered import Lowered, Site
-    from prestep.workloads.models.model import ModelSpec
-
-
-def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
-    """As Megatron's, under PyTorch's engine."""
-    from prestep.workloads.megatron import (  # they are what takes long to import
-        engine,
-        lower,
-    )
-
-    return lower.lower(scenario, model, site, engine=engine.PYTORCH)
+with lazily():
+    from prestep.workloads.megatron import engine, lower
 
 
 @rule("adapter.experts adapter.targets model.experts")
@@ -47,7 +36,7 @@ def refusals(s: JobSpec) -> Iterator[Mistake]:
 
 FRAMEWORK = replace(
     megatron.FRAMEWORK,
-    lower=lower,
+    lower=lambda s, m, site: lower.lower(s, m, site, engine=engine.PYTORCH),
     updates=("adam",),
     data_parallel=("none", *FSDP),
     family="automodel",

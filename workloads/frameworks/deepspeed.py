@@ -6,22 +6,15 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from prestep.sim.extras import lazily
 from prestep.workloads.frameworks import megatron
 from prestep.workloads.job import JobSpec
 
+with lazily():
+    from prestep.workloads.megatron import engine, lower
+
 if TYPE_CHECKING:
-    from prestep.workloads.lowered import Lowered, Site
     from prestep.workloads.models.model import ModelSpec
-
-
-def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
-    """As Megatron's, under DeepSpeed's engine."""
-    from prestep.workloads.megatron import (  # they are what takes long to import
-        engine,
-        lower,
-    )
-
-    return lower.lower(scenario, model, site, engine=engine.DEEPSPEED)
 
 
 def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
@@ -34,4 +27,8 @@ def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
         )
 
 
-FRAMEWORK = replace(megatron.FRAMEWORK, lower=lower, caveats=caveats)
+FRAMEWORK = replace(
+    megatron.FRAMEWORK,
+    lower=lambda s, m, site: lower.lower(s, m, site, engine=engine.DEEPSPEED),
+    caveats=caveats,
+)

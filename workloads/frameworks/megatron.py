@@ -7,6 +7,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import lazily
 from prestep.workloads import histogram, routing
 from prestep.workloads.frameworks import Framework, _compressed, foreign, rule
 from prestep.workloads.frameworks._megatron_optimizer import (
@@ -29,15 +30,11 @@ from prestep.workloads.models.projections import passed_over, projections_of
 from prestep.workloads.optimizer import optimizer
 from prestep.workloads.precision import precision
 
+with lazily():  # it is what takes long to import
+    from prestep.workloads.megatron import lower
+
 if TYPE_CHECKING:
-    from prestep.workloads.lowered import Lowered, Site
-
-
-def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
-    """One rank of each pipeline stage for each kind of replica, its layers as recorded units."""
-    from prestep.workloads.megatron import lower  # it is what takes long to import
-
-    return lower.lower(scenario, model, site)
+    from prestep.workloads.lowered import Site
 
 
 def marks(site: Site) -> Sequence[Hashable]:
@@ -279,7 +276,7 @@ def layers_beside(s: JobSpec) -> int:
 
 
 FRAMEWORK = Framework(
-    lower,
+    lambda *step: lower.lower(*step),
     marks,
     order=("tp", "cp", "ep", "dp", "pp"),
     precisions=("quantized", "scaled loss"),

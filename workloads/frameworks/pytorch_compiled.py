@@ -4,28 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from prestep.sim.errors import Mistake
+from prestep.sim.extras import lazily
 from prestep.workloads.frameworks import pytorch_eager, rule
 from prestep.workloads.job import JobSpec
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.precision import precision
 
-if TYPE_CHECKING:
-    from prestep.workloads.lowered import Lowered, Site
-    from prestep.workloads.models.model import ModelSpec
+with lazily():
+    from prestep.workloads.torch import compiled, lower
 
 PLAIN = 'training.framework = "pytorch-eager"'
-
-
-def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
-    """As eager PyTorch, with compiled blocks."""
-    from prestep.workloads.torch.compiled import (
-        compiled_block,  # it is what takes long to import
-    )
-
-    return pytorch_eager.lower(scenario, model, site, compiled_block)
 
 
 @rule("pytorch training")
@@ -100,7 +90,7 @@ def _latent(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
 EAGER = pytorch_eager.FRAMEWORK
 FRAMEWORK = replace(
     EAGER,
-    lower=lower,
+    lower=lambda s, m, site: lower.lower(s, m, site, compiled.compiled_block),
     precisions=("quantized", "scaled loss"),
     rules=(_kernels, _heads, _buckets, _adapters, *EAGER.rules),
     model_rules=(*EAGER.model_rules, _blocks, _quantized, _latent),

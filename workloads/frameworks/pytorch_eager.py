@@ -6,6 +6,7 @@ from collections.abc import Hashable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from prestep.sim.errors import Mistake
+from prestep.sim.extras import lazily
 from prestep.workloads.frameworks import Framework, foreign
 from prestep.workloads.frameworks import _pytorch_model as models
 from prestep.workloads.frameworks import _pytorch_trainer as trainer
@@ -14,19 +15,12 @@ from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import splits_backward
 from prestep.workloads.models import hybrid
 
+with lazily():  # it is what takes long to import
+    from prestep.workloads.torch import lower
+
 if TYPE_CHECKING:
-    from prestep.workloads.lowered import Lowered, Site
+    from prestep.workloads.lowered import Site
     from prestep.workloads.models.model import ModelSpec
-    from prestep.workloads.torch.run_block import RunBlock
-
-
-def lower(
-    scenario: JobSpec, model: ModelSpec, site: Site, run_block: RunBlock | None = None
-) -> Lowered:
-    """Every simulated rank's step, recorded; `run_block` runs a block where its own operators do not."""
-    from prestep.workloads.torch import lower  # it is what takes long to import
-
-    return lower.lower(scenario, model, site, run_block)
 
 
 def marks(site: Site) -> Sequence[Hashable]:
@@ -74,7 +68,7 @@ def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
 
 
 FRAMEWORK = Framework(
-    lower,
+    lambda *step: lower.lower(*step),
     marks,
     precisions=("quantized", "scaled loss", "wide"),
     updates=("adam", "orthogonal", "sgd", "lion", "adafactor", "quantized"),

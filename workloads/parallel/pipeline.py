@@ -47,52 +47,40 @@ class Stage:
     retained: dict[int, list[Backward]] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Line:
-    """A pipeline as one of its ranks sees it.
+class Pipeline:
+    """The stages of one pipeline rank.
 
-    Attributes
+    Parameters
     ----------
     groups : Groups
         Where the ranks lie, and which transfers meet.
-    owner : sequence of int
-        Pipeline rank of every stage.
+    last : int
+        The last stage of all.
     shape : tuple of int
         (micro batch, sequence, hidden) of the activation between stages.
     microbatches, runs : int
         Of one run of the schedule; runs in a step.
-    itemsize : int
-        Bytes of an element of the activation.
+    loss : callable
+        Of the last stage's output.
     """
-
-    groups: Groups
-    owner: Sequence[int]
-    shape: tuple[int, int, int]
-    microbatches: int
-    runs: int = 1
-    itemsize: int = 2
-
-    @property
-    def size(self) -> float:
-        """Bytes of the activation between stages."""
-        return float(prod(self.shape) * self.itemsize)
-
-
-class Pipeline:
-    """The stages of one pipeline rank."""
 
     def __init__(
         self,
         t: Tape,
         stages: dict[int, Stage],
-        line: Line,
+        groups: Groups,
+        last: int,
+        shape: tuple[int, int, int],
+        microbatches: int,
+        runs: int,
         loss: Callable[[Tensor], Tensor],
     ) -> None:
-        self.loss = loss  # of the last stage's output
-        self.t, self.stages, self.line = t, stages, line
+        self.t, self.stages, self.last, self.loss = t, stages, last, loss
+        self.shape, self.microbatches = shape, microbatches
         by_pair = t.choices is not None and t.choices.since(2, 13)
-        self.transfers = Transfers(t, line.groups, line.size, by_pair)
-        self.last_backward = line.microbatches * line.runs
+        size = float(prod(shape) * t.itemsize)
+        self.transfers = Transfers(t, groups, size, by_pair)
+        self.last_backward = microbatches * runs
         for wrapped in (s.ddp for s in stages.values() if s.ddp is not None):
             wrapped.sync = False
         for module in (s.sharded for s in stages.values()):
@@ -102,10 +90,9 @@ class Pipeline:
 
     def _receive_buffers(self) -> list[Storage]:
         """Allocated once, one per microbatch and direction (stage.py, _prepare_*_infra)."""
-        last = len(self.line.owner) - 1
-        if last == 0:
+        if self.last == 0:
             return []
-        size = self.line.size * self.line.microbatches
+        size, last = self.transfers.size * self.microbatches, self.last
         ends = [end for stage in self.stages for end in (0, last) if stage != end]
         return [Storage(self.t.memory, size, "buffers") for _ in ends]
 
@@ -183,13 +170,13 @@ class Pipeline:
         del stage.retained[mb]
 
     def _forward(self, stage: Stage, mb: int) -> None:
-        t, (b, s, h) = self.t, self.line.shape
+        t, (b, s, h) = self.t, self.shape
         x: Tensor | tuple[int, int]
         if stage.index == 0:
             x = (b, s)
         else:
             before = self.stages.get(stage.index - 1)
-            received = Tensor(None, (b, s, h), self.line.itemsize)
+            received = Tensor(None, (b, s, h), t.itemsize)
             x = before.outputs[mb].view(b, s, h) if before else received
             x.node, x.requires_grad, x.name = None, True, "detached"
             stage.inputs[mb] = x
@@ -226,7 +213,7 @@ class Pipeline:
             t.backward(loss, aten.ones_like(t, loss))
             return
         after = self.stages.get(stage.index + 1)
-        received = Tensor(None, self.line.shape, self.line.itemsize)
+        received = Tensor(None, self.shape, t.itemsize)
         grad = after.grads.pop(mb) if after else received
         t.backward(output, grad)
 

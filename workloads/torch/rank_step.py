@@ -180,16 +180,16 @@ class RankStep:
             par.schedule, par.pp, microbatches, par.vpp if par.vpp > 1 else None
         )
         owner = schedules.rank_of_stages(module.PLACEMENT, par.pp, chunks)
-        line = pipeline.Line(
+        pipe = pipeline.Pipeline(
+            t,
+            self._stages(owner),
             self.groups,
-            owner,
+            len(owner) - 1,
             self._activation(),
             microbatches,
             runs,
-            t.itemsize,
+            self.model.loss,
         )
-        stages = self._stages(owner)
-        pipe = pipeline.Pipeline(t, stages, line, self.model.loss)
         ops = runtime.operations(par.schedule, par.pp, microbatches, chunks, hooks=True)
         mine = ops[self.stage]
 
