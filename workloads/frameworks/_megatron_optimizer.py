@@ -85,20 +85,6 @@ def precision_aware(s: JobSpec) -> Iterator[Mistake]:
         yield from s.refused(keys, '"fp32" with parallel.offload')
 
 
-@rule("parallel parallel.fsdp_shards parallel.dp parallel.cp parallel.data_parallel")
-def shards(s: JobSpec) -> Iterator[Mistake]:
-    """Groups of ranks that share parameters: as many as divide all of them."""
-    key, count = "parallel.fsdp_shards", s.parallel.fsdp_shards
-    ranks = s.parallel.dp * s.parallel.cp
-    if count is None:
-        return
-    if s.parallel.data_parallel not in FSDP:
-        hint = 'Megatron with data_parallel = "fsdp" has shards of its own'
-        yield s.mistake(key, "nothing", hint)
-    elif ranks % count:
-        yield s.mistake(key, f"a divisor of dp * cp = {ranks}")
-
-
 @rule("parallel parallel.pp parallel.data_parallel")
 def zero2(s: JobSpec) -> Iterator[Mistake]:
     """Gradients in parts, in a pipeline."""

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from prestep.sim.errors import Mistake
 from prestep.sim.strict import keys_of
-from prestep.workloads.frameworks import rule
+from prestep.workloads.frameworks import framework_of, rule
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.adapter import Adapter
 from prestep.workloads.job.layout import axis_order
@@ -145,14 +145,15 @@ def scaled(s: JobSpec) -> Iterator[Mistake]:
     yield from s.refused(["parallel.pp"], '1 with training.precision = "fp16"')
 
 
-@rule("parallel parallel.fsdp_shards parallel.dp parallel.cp")
+@rule("parallel parallel.fsdp_shards parallel.dp parallel.cp parallel.data_parallel")
 def shards(s: JobSpec) -> Iterator[Mistake]:
     """Groups of ranks that share parameters: as many as divide all of them."""
     count, ranks = s.parallel.fsdp_shards, s.parallel.dp * s.parallel.cp
     if count is None:
         return
-    if s.parallel.data_parallel not in FSDP:
-        expected = f"nothing, or parallel.data_parallel {' or '.join(FSDP)}"
+    ways = framework_of(s).sharded
+    if s.parallel.data_parallel not in ways:
+        expected = f"nothing, or parallel.data_parallel {' or '.join(ways)}"
         yield s.mistake("parallel.fsdp_shards", expected)
     elif ranks % count:
         expected = f"a divisor of dp * cp = {ranks}"

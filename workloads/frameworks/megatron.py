@@ -16,11 +16,10 @@ from prestep.workloads.frameworks._megatron_optimizer import (
     offloaded,
     offloaded_caveat,
     precision_aware,
-    shards,
     zero2,
 )
 from prestep.workloads.frameworks._megatron_pipeline import chunks, groups, layout
-from prestep.workloads.frameworks._pytorch_trainer import no_root
+from prestep.workloads.frameworks._pytorch_trainer import no_root, shards
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.adapter import USUAL
 from prestep.workloads.job.layout import axis_order, splits_backward

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import groupby
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from prestep.workloads.job import JobSpec
 from prestep.workloads.megatron.passes import Pass
@@ -19,6 +19,9 @@ from prestep.workloads.parallel.folding import Kind
 from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.sharding.host import HostMemory
 from prestep.workloads.torch.tape import Tape
+
+if TYPE_CHECKING:
+    from prestep.workloads.megatron.engine import Engine
 
 DP = "nccl dp"
 
@@ -120,8 +123,6 @@ class Place:
 class Rank:
     """The units of one pipeline rank."""
 
-    data: DataParallel
-
     def __init__(
         self,
         scenario: JobSpec,
@@ -130,6 +131,7 @@ class Rank:
         place: Place,
         tape: Tape,
         kind: Kind,
+        engine: Engine,
     ) -> None:
         self.s, self.o = scenario, scenario.megatron
         self.model, self.tape = model, tape
@@ -146,6 +148,7 @@ class Rank:
         #: Whether tokens of the pass that is recorded travel beside the computation of another microbatch.
         self.accompanied = False
         self._parts: dict[tuple[int, bool], tuple[tuple[Unit, int], ...]] = {}
+        self.engine, self.data = engine, engine.data_parallel(self)
 
     def parts(self, stage: int, aside: bool = False) -> Sequence[tuple[Unit, int]]:
         """Units of a stage in the order of the forward pass, with repetitions; ``aside``: see `Units.layer`.

@@ -6,20 +6,15 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from prestep.workloads.job import JobSpec
 from prestep.workloads.megatron.elementwise import pass_over
-from prestep.workloads.megatron.engine import Engine
 from prestep.workloads.megatron.optimizer import reduce_tied, resident
 from prestep.workloads.megatron.passes import NOTHING, Pass
 from prestep.workloads.megatron.pipeline import alignment_of
-from prestep.workloads.megatron.rank import Place, Rank
+from prestep.workloads.megatron.rank import Rank
 from prestep.workloads.megatron.schedule import StageTransfers
-from prestep.workloads.megatron.units import Unit, Units
+from prestep.workloads.megatron.units import Unit
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.parallel.folding import Kind
-from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.schedules.runtime import Batch, Compute, Operation, Pair, Wait
-from prestep.workloads.torch.tape import Tape
 
 HEAD = "head"
 
@@ -90,28 +85,14 @@ Part = tuple[Unit, int]  # a unit, and how often it runs
 class StageStep(Rank):
     """Records the step of one pipeline rank."""
 
-    def __init__(
-        self,
-        scenario: JobSpec,
-        model: Units,
-        groups: Groups,
-        place: Place,
-        tape: Tape,
-        kind: Kind,
-        engine: Engine,
-    ) -> None:
-        super().__init__(scenario, model, groups, place, tape, kind)
-        self.engine = engine
+    def record(self, operations: Sequence[Operation], runs: int) -> None:
+        """One step in steady state."""
+        t, engine = self.tape, self.engine
         self.transfers = StageTransfers(self, engine.pipelines, engine.unpacked)
         self.stashed: dict[tuple[int, int], list[Storage]] = {}
         self.put_off: dict[tuple[int, int], Storage] = {}
         self.cast: set[int] = set()
-        self.data = engine.data_parallel(self)
         self.deferred = DeferredHead(self)
-
-    def record(self, operations: Sequence[Operation], runs: int) -> None:
-        """One step in steady state."""
-        t = self.tape
         self.held = resident(self, self.engine.state_types(self.s))
         t.memory.reset_peak()
         t.cpu("step_python")
