@@ -88,12 +88,14 @@ def missing(fabric: Fabric, selector: str, key: str, where: str) -> Mistake:
     """The mistake of a selector that means nothing on this fabric, with what comes close."""
     part = _PART.fullmatch(selector.strip())
     kind, inside = (part[1].strip(), part[2]) if part else ("", "")
-    if hint := _wrong_end(fabric, inside if kind == "link" else selector):
+    text, signs = (inside, _ENDS) if kind == "link" else (selector, _ENDS[:2])
+    if hint := _wrong_end(fabric, text, signs):
         expected = f"a link of {fabric.name}, such as {fabric.links.name(0)}"
         return Mistake(where, key, f'"{selector}", which is no link', expected, hint)
     if kind in _kinds(fabric):
         hint = did_you_mean(inside, _some_names(fabric)) or _some_hosts(fabric)
-        return Mistake(where, key, f'"{selector}"', _bracketed(fabric, kind), hint)
+        found = f'"{selector}", which {fabric.name} does not have'
+        return Mistake(where, key, found, _bracketed(fabric, kind), hint)
     found = f'"{selector}", which matches no link and no device'
     name = part[1].strip() if part else selector
     hint = _close_to(fabric, name)
@@ -131,14 +133,16 @@ def _bracketed(fabric: Fabric, kind: str) -> str:
     """What may stand in the brackets after a kind."""
     count = len(fabric.nodes.of_kind(kind))
     numbers = f", or a number from 0 to {count - 1}" if count else ""
-    link = f"link by its ends, such as {fabric.links.name(0)}"
-    thing = link if kind == "link" else kind
-    return f"a host or a node of {fabric.name} with {thing}{numbers}"
+    return f"in the brackets a host, or a node that has a {kind}{numbers}"
 
 
-def _wrong_end(fabric: Fabric, text: str) -> str:
+#: What stands between the ends of a link.
+_ENDS = ("->", ">", "-")
+
+
+def _wrong_end(fabric: Fabric, text: str, signs: Sequence[str]) -> str:
     """What is wrong with `a->b`: an end that is no node, or where the first one's links lead; "" for other texts."""
-    arrow = next((sign for sign in ("->", ">") if sign in text), None)
+    arrow = next((sign for sign in signs if sign in text), None)
     if arrow is None:
         return ""
     ends = [piece.strip() for piece in text.split(arrow, 1)]

@@ -51,9 +51,5 @@ def estimate(
 def of_ratios(ratios: Sequence[float]) -> Estimate:
     """The middle of ratios, in log, so that twice and half are as far off."""
     logs = estimate(np.log(np.asarray(ratios, float)).tolist())
-    return Estimate(
-        float(np.exp(logs.value)),
-        float(np.exp(logs.low)),
-        float(np.exp(logs.high)),
-        logs.rows,
-    )
+    value, low, high = np.exp([logs.value, logs.low, logs.high]).tolist()
+    return Estimate(value, low, high, logs.rows)

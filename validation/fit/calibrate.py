@@ -84,12 +84,8 @@ class Calibration:
     def figure(self, kind: str, overlap: bool = False) -> str:
         """Mean absolute error of "fitted" or "held out" rows, of collectives or of overlap."""
         after = self.overlap.after if overlap else self.after
-        errors = [
-            abs(e)
-            for (_, rows), values in after.items()
-            if rows == kind
-            for e in values
-        ]
+        parts = [values for (_, rows), values in after.items() if rows == kind]
+        errors = [abs(error) for values in parts for error in values]
         return f"{np.mean(errors):.1%} of {len(errors)} rows" if errors else "no rows"
 
 

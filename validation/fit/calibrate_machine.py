@@ -241,8 +241,7 @@ def _note(path: Path, intervals: dict[str, Estimate]) -> str:
 def _written(paths: Paths) -> tuple[str, str]:
     """The files that were written, and how the cluster is used."""
     output = paths.cluster
-    there = (paths.cluster, paths.gpu, paths.table, paths.nccl, paths.base)
-    names = ", ".join(path.name for path in there if path.exists())
+    names = ", ".join(path.name for path in paths.there)
     use = f'to use it: file = "{output}" in a scenario\'s [cluster], or `prestep collective --cluster {output}`'
     return f"wrote {names}", use
 

@@ -141,16 +141,17 @@ class Paths:
         if not self.cluster.resolve().parent.is_dir():
             found, expected = "no such folder", "a folder that is there"
             raise InputError.of(str(self.cluster), "", found, expected)
-        there = [
-            path
-            for path in (self.cluster, self.gpu, self.table, self.nccl, self.base)
-            if path.exists()
-        ]
-        if there and not force:
+        if self.there and not force:
             raise InputError(
                 Mistake(str(path), "", "a file", "a new one", "--force replaces it")
-                for path in there
+                for path in self.there
             )
+
+    @property
+    def there(self) -> list[Path]:
+        """Those that exist."""
+        paths = (self.cluster, self.gpu, self.table, self.nccl, self.base)
+        return [path for path in paths if path.exists()]
 
 
 @dataclass(frozen=True)

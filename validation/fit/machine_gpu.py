@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -21,6 +22,7 @@ HELD_OUT = 3  # every third shape of a table is held out of the trial fit
 LAYOUTS = ("nt", "nn", "tn")
 LEAST = 4  # rows below which a table has no factor of its own
 SAME = ("4096x4096x4096", "8192x8192x8192")  # products that every GPU of a host ran
+PARTS = ("base, held out", "fitted", "held out")
 Errors = dict[tuple[str, str], list[float]]
 
 
@@ -62,48 +64,28 @@ class Table:
             f"{'kernels':24} {'rows':>5} {'base, held out':>16} {'fitted':>16} {'held out':>16}"
         ]
         for kind in ["all", *kinds]:
-            cells = [
-                self._cell(kind, part)
-                for part in ("base, held out", "fitted", "held out")
-            ]
-            count = sum(
-                len(v)
-                for (k, part), v in self.errors.items()
-                if kind in ("all", k) and part != "base, held out"
-            )
-            lines.append(
-                f"{kind:24} {count:5} {cells[0]:>16} {cells[1]:>16} {cells[2]:>16}"
-            )
+            parts = [self.of(part, kind) for part in PARTS]
+            base, fitted, held = map(_cell, parts)
+            count = len(parts[1]) + len(parts[2])
+            lines.append(f"{kind:24} {count:5} {base:>16} {fitted:>16} {held:>16}")
         return "\n".join(lines)
 
-    def _cell(self, kind: str, part: str) -> str:
-        errors = np.array(
-            [
-                e
-                for (k, p), v in self.errors.items()
-                if kind in ("all", k) and p == part
-                for e in v
-            ]
-        )
-        return (
-            f"{np.abs(errors).mean():.1%} ({errors.mean():+.1%})"
-            if len(errors)
-            else "-"
-        )
+    def of(self, part: str, kind: str = "all") -> np.ndarray:
+        """Signed errors of a part, of one kind or of all."""
+        pairs = self.errors.items()
+        chosen = [v for (k, p), v in pairs if p == part and kind in ("all", k)]
+        return np.array([error for errors in chosen for error in errors])
 
     def figure(self, part: str) -> float:
         """Mean absolute error of a part."""
-        return float(
-            np.mean(
-                [
-                    abs(e)
-                    for (_, p), values in self.errors.items()
-                    if p == part
-                    for e in values
-                ]
-                or [np.nan]
-            )
-        )
+        errors = self.of(part)
+        return float(np.abs(errors).mean()) if len(errors) else math.nan
+
+
+def _cell(errors: np.ndarray) -> str:
+    if not len(errors):
+        return "-"
+    return f"{np.abs(errors).mean():.1%} ({errors.mean():+.1%})"
 
 
 def fit(
@@ -215,15 +197,7 @@ def _facts(measured: Measured, levelled: bool) -> dict[str, float]:
 
 def render(table: Table, measured: Measured, parquet: str) -> str:
     """The file of the GPU."""
-    e = estimate(
-        [
-            abs(x)
-            for (_, part), v in table.errors.items()
-            if part == "held out"
-            for x in v
-        ]
-        or [0.0]
-    )
+    e = estimate(np.abs(table.of("held out")).tolist() or [0.0])
     lines = [
         f"# {measured.model}: kernels measured {measured.when}. Written by `prestep calibrate` from {measured.name}.",
         f"# Mean |error|: fitted {table.figure('fitted'):.1%}, held out {table.figure('held out'):.1%} (every third "

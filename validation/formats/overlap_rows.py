@@ -39,25 +39,18 @@ class Overlap:
 
 def read_overlap(record: Mapping[str, Any], where: str) -> Overlap:
     """The measurement of a line. No bundled constant is fitted to one."""
-    op, compute = (
-        str(record.get("op", "nothing")),
-        str(record.get("compute", "nothing")),
-    )
+    op, compute = (str(record.get(key, "nothing")) for key in ("op", "compute"))
     if op not in COLLECTIVES:
         raise InputError(unknown(where, "op", op, COLLECTIVES))
     kernel = _kernel(compute, where)
-    times = (
-        seconds(record, f"{side}_s", where)
-        for side in (
-            "compute_alone",
-            "comm_alone",
-            "compute_overlapped",
-            "comm_overlapped",
-        )
-    )
+    times = [
+        seconds(record, f"{side}_{when}_s", where)
+        for when in ("alone", "overlapped")
+        for side in ("compute", "comm")
+    ]
     size, ranks = whole(record, "bytes", where, 1), whole(record, "ranks", where, 2)
-    alone, comm, beside, comm_beside = times
     name = f"overlap/{compute}/{op}/n{ranks}/{size}"
+    alone, comm, beside, comm_beside = times
     return Overlap(
         kernel, size, alone, comm, beside, comm_beside, op, ranks, name, where
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -47,12 +47,7 @@ class Times:
     runs: int
 
     def to_json(self) -> dict[str, float]:
-        return {
-            "s": self.s,
-            "s_min": self.s_min,
-            "s_max": self.s_max,
-            "runs": self.runs,
-        }
+        return asdict(self)
 
 
 def of(values: list[float]) -> Times:

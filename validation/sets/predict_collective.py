@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -100,16 +100,14 @@ def predict_row(row: Row) -> Prediction:
         return Prediction(error=str(error))
     except Exception as error:  # a crash is a failed row, and the gate fails with it
         return Prediction(error=f"{type(error).__name__}: {error}")
-    between = (known.low, known.high) if known else None
-    return Prediction(
-        time,
-        plan.algo,
-        plan.proto,
-        plan.channels,
-        plan.evidence,
-        plan.notes,
-        interval=between,
-    )
+    return _of(plan, time, (known.low, known.high) if known else None)
+
+
+def _of(
+    plan: Plan, time: float, interval: tuple[float, float] | None = None
+) -> Prediction:
+    ran = plan.algo, plan.proto, plan.channels, plan.evidence, plan.notes
+    return Prediction(time, *ran, interval=interval)
 
 
 def called(row: Row, op: str, plan: Plan, fabric: Any) -> float:
@@ -148,26 +146,13 @@ def predict_overlap(row: Overlap) -> tuple[Prediction, Prediction]:
         return (Prediction(error=str(error)),) * 2
     except Exception as error:  # a crash is a failed row, and the gate fails with it
         return (Prediction(error=f"{type(error).__name__}: {error}"),) * 2
-    made = [
-        Prediction(t, plan.algo, plan.proto, plan.channels, plan.evidence, plan.notes)
-        for t in times
-    ]
-    return made[0], made[1]
+    return _of(plan, times[0]), _of(plan, times[1])
 
 
 def alone_of(row: Overlap) -> Row:
     """The collective of an overlap row by itself."""
-    return Row(
-        "overlap",
-        row.op,
-        row.ranks,
-        row.size,
-        row.comm,
-        row.comm,
-        where=row.where,
-        cluster=row.cluster,
-        wanted=row.wanted,
-    )
+    alone = Row("overlap", row.op, row.ranks, row.size, row.comm, row.comm)
+    return replace(alone, where=row.where, cluster=row.cluster, wanted=row.wanted)
 
 
 def loadable(row: Row) -> str:

@@ -10,6 +10,7 @@ import subprocess
 from importlib import metadata
 from pathlib import Path
 
+from prestep.validation.measure.launch import names_of
 from prestep.validation.measure.session import Session
 from prestep.workloads.operation import words
 
@@ -21,6 +22,7 @@ QUERY = (
     "name,driver_version,memory.total,pci.bus_id,pcie.link.gen.max,pcie.link.width.max,power.limit,clocks.max.sm,"
     "clocks.max.mem,clocks.sm,clocks.mem,power.draw,temperature.gpu,ecc.mode.current,compute_mode,mig.mode.current"
 )
+PREFIXES = ("NCCL_", "CUDA_", "TORCH_", "NVSHMEM_", "OMP_", "PYTORCH_", "UCX_")
 ASKED = {
     "gpus": ["nvidia-smi", f"--query-gpu={QUERY}", "--format=csv"],
     "links": ["nvidia-smi", "topo", "-m"],
@@ -45,7 +47,7 @@ def measure(session: Session) -> None:
         python=platform.python_version(),
         packages=_packages(),
         memory=_memory(),
-        env=_environment(),
+        env=names_of(os.environ, PREFIXES),
         said={name: text for name, text in answers.items() if text},
     )
 
@@ -84,8 +86,3 @@ def _memory() -> dict[str, int]:
         for line in lines
     )
     return {m[1]: int(m[2]) * (1024 if m[3] else 1) for m in found if m}
-
-
-def _environment() -> dict[str, str]:
-    prefixes = ("NCCL_", "CUDA_", "TORCH_", "NVSHMEM_", "OMP_", "PYTORCH_", "UCX_")
-    return {k: v for k, v in sorted(os.environ.items()) if k.startswith(prefixes)}
