@@ -190,18 +190,43 @@ class Batch:
         stubs = self.stubs
         pieces = []
         left = [np.empty(0, dtype=np.int64)]
-        places = (stubs.local[src[pairs]] << _BITS) + stubs.local[dst[pairs]]
-        for value, which in groups((stubs.pattern[src[pairs]] << _TWICE) + places):
-            at = pairs[which]
-            host = stubs.patterns[value >> _TWICE]
-            way = self._way_inside(host, (value >> _BITS) & _MASK, value & _MASK)
-            if way is None:
-                left.append(at)
-                continue
-            rows, share = way
-            host_rows = host.rows[stubs.member[src[at]]]
-            pieces.append(Piece(at, host_rows[:, rows], share))
+        for number, which in groups(stubs.pattern[src[pairs]]):
+            at, host = pairs[which], stubs.patterns[number]
+            members = stubs.member[src[at]]
+            keys = (stubs.local[src[at]] << _BITS) + stubs.local[dst[at]]
+            places, place = np.unique(keys, return_inverse=True)
+            order = np.argsort(place, kind="stable")
+            rest = np.ones(len(places), dtype=bool)
+            for some, inner, share in self._over_switches(host, places):
+                rest[some] = False
+                line = np.full(len(places), -1)
+                line[some] = np.arange(len(some))
+                these = order[line[place[order]] >= 0]
+                rows = host.rows[members[these, None], inner[line[place[these]]]]
+                pieces.append(Piece(at[these], rows, share))
+            for one, these in groups(place):
+                if not rest[one]:
+                    continue
+                way = self._way_inside(host, *divmod(int(places[one]), 1 << _BITS))
+                if way is None:
+                    left.append(at[these])
+                else:
+                    rows = host.rows[members[these]][:, way[0]]
+                    pieces.append(Piece(at[these], rows, way[1]))
         return pieces, np.concatenate(left)
+
+    def _over_switches(
+        self, host: Pattern, places: Ints
+    ) -> Iterator[tuple[Ints, Ints, Floats]]:
+        """Ways of two hops in the first host of a pattern: numbers of some `places`, rows and shares of each."""
+        starts, ends = places >> _BITS, places & _MASK
+        # To leave a host and come back takes two hops where both nodes have ports.
+        to_port = host.away[0].min(axis=1, initial=FAR)[starts]
+        from_port = host.home[0].min(axis=1, initial=FAR)[ends]
+        stays = np.flatnonzero(to_port + from_port)
+        relays = self._inner(host).relays
+        for some, rows, share in relays.find(starts[stays], ends[stays], MAX_PATHS):
+            yield stays[some], rows, share
 
     def _way_inside(
         self, host: Pattern, start: int, end: int

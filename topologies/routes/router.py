@@ -20,6 +20,7 @@ import numpy.typing as npt
 from prestep.sim.errors import InputError, Mistake
 from prestep.topologies.core.kinds import ENDPOINTS, NETWORK, rank_of
 from prestep.topologies.core.links import Floats, Ints, Links, Nodes
+from prestep.topologies.routes.relays import Relays
 
 _NO_CPU = ENDPOINTS | {"cpu"}
 
@@ -112,6 +113,11 @@ class Router:
     def ends(self) -> tuple[Ints, Ints]:
         """Positions of the nodes that each row leaves and enters."""
         return self._links.ends(self._nodes)
+
+    @cached_property
+    def relays(self) -> Relays:
+        """Ways of two hops, for whole columns of pairs; for few nodes."""
+        return Relays(self._nodes, self._links)
 
     @cached_property
     def _src(self) -> list[int]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -54,11 +55,13 @@ class ProductTable:
         clear = net > CLEAR * seconds
         self._shapes, self._net = shapes[clear], net[clear]
         self._points = library_families.PRODUCTS.axes(self._shapes.astype(float))
+        # Kernels that are filled up ask for the same rows again and again.
+        self._over_tiles = cache(self._over_tiles_of)
 
     def seconds(self, kernel: Kernel) -> float:
         """Of the forward product of a shape."""
         near, to_rows = library_table.nearest(self._point(kernel), self._points)
-        over = [self._over_tiles(row) for row in near[0]]
+        over = [*map(self._over_tiles, near[0].tolist())]
         about_tiles = library_table.Process(*ABOUT_TILES)
         correction = about_tiles.mean(self._points[near], np.array([over]), to_rows)
         return self._tile_time(kernel) * math.exp(correction[0])
@@ -67,7 +70,7 @@ class ProductTable:
         """To the measured shape that is nearest."""
         return float(library_table.nearest(self._point(kernel), self._points)[1].min())
 
-    def _over_tiles(self, row: int) -> float:
+    def _over_tiles_of(self, row: int) -> float:
         shape = tuple(map(int, self._shapes[row]))
         tiles = self._tile_time(product(shape, self._dtype))
         return math.log(self._net[row] / tiles)
@@ -82,17 +85,32 @@ def rows_of_library(
     folder: Path = HARDWARE,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Sizes and seconds of a library's packaged rows."""
-    import pyarrow.parquet  # takes 0.2 s, which only GPUs with libraries need
+    import pyarrow.parquet  # takes 0.1 s, which only GPUs with libraries need
 
-    names = ("gpu", "dtype", "source", "kernel", "variant")
-    asked = [(name, "==", getattr(who, name)) for name in names]
-    rows = pyarrow.parquet.read_table(
-        folder / f"{family.name}.parquet",
-        columns=[*family.sizes, "us"],
-        filters=asked,
+    names = ["gpu", "dtype", "source", "kernel", "variant"]
+    file = pyarrow.parquet.ParquetFile(
+        folder / f"{family.name}.parquet", read_dictionary=names
     )
-    sizes = np.column_stack([rows[name].to_numpy() for name in family.sizes])
-    return sizes, rows["us"].to_numpy().astype(float) * 1e-6
+    table = file.read([*family.sizes, "us", *names]).combine_chunks()
+    asked = np.ones(len(table), dtype=bool)
+    for name in names:
+        (words,) = table[name].chunks
+        texts = words.dictionary.to_pylist()
+        wanted = getattr(who, name)
+        asked &= _numbers(words.indices) == (
+            texts.index(wanted) if wanted in texts else -1
+        )
+    *sizes, us = (
+        _numbers(table[name].chunks[0])[asked] for name in (*family.sizes, "us")
+    )
+    return np.column_stack(sizes), us.astype(float) * 1e-6
+
+
+def _numbers(column: Any) -> np.ndarray:
+    """A column without gaps by its buffer: to convert it, pyarrow would import pandas, which takes 0.2 s."""
+    dtype = column.type.to_pandas_dtype()
+    numbers = np.frombuffer(column.buffers()[1], dtype)
+    return numbers[column.offset : column.offset + len(column)]
 
 
 class LibraryProducts(Estimator):
