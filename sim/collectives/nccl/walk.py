@@ -11,6 +11,7 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import NamedTuple
 
 from prestep.sim.collectives.nccl.outcome import (
@@ -25,6 +26,7 @@ from prestep.sim.collectives.nccl.system import System, nearest
 from prestep.sim.collectives.nccl.ways import Way
 
 STEPS_PCI = 2**10
+ONE_WAY = (RING, NVLS)  # patterns whose data goes one way; a tree's goes both
 # How the next GPU is chosen: by score, by number, as in the channel before.
 FREE, IN_ORDER, AGAIN = range(3)
 
@@ -254,9 +256,7 @@ class Walk:
     def both(self, way: Way, opposite: Way) -> int:
         """The distance that counts: a tree's data goes both ways."""
         return (
-            way.type
-            if self.target.pattern in (RING, NVLS)
-            else max(way.type, opposite.type)
+            way.type if self.target.pattern in ONE_WAY else max(way.type, opposite.type)
         )
 
     def farther(self, way: Way, opposite: Way) -> Way:
@@ -267,10 +267,12 @@ class Walk:
     def back(self, net: int) -> tuple[Tolls, list[int]]:
         """Tolls of the ways from a net to every GPU; the GPUs to begin with, the net's owner first."""
         if net not in self.beginnings:
-            ways = [
-                self.farther(way, self.system.out[gpu][net])
-                for gpu, way in enumerate(self.system.back[net])
-            ]
+            ways: Sequence[Way] = self.system.back[net]
+            if self.target.pattern not in ONE_WAY:
+                ways = [
+                    self.farther(way, self.system.out[gpu][net])
+                    for gpu, way in enumerate(ways)
+                ]
             owner = self.system.owners[net]
             self.beginnings[net] = (
                 Tolls(ways, self.between, self.target.type_between),
@@ -331,6 +333,9 @@ class Walk:
         """To the next GPU; from the last back to the first of a ring, or to the end of a chain."""
         tolls = self.inside_from(gpu)
         if step < self.n - 1:
+            if order != FREE or (self.switched and step):
+                self.along(gpu, step, net, first, order)
+                return
             used = self.used[-1]
             for other in self.following(gpu, step, net, order):
                 if other not in used:
@@ -343,6 +348,35 @@ class Walk:
                 self.give(toll)
         else:
             self.step(gpu, self.n, -1, -1, order)
+
+    def along(self, gpu: int, step: int, net: int, first: int, order: int) -> None:
+        """`onward` without a choice: every GPU has one to follow it, round NVSwitches the neighbour not yet met.
+
+        Up to the last, or to where a net is next: what `enter` and `step` do to each, in a loop.
+        """
+        here, used, last = self.orders[-1], self.used[-1], self.n - 1
+        taken: list[tuple[int, Toll]] = []
+        while step < last and step != net:
+            left = [o for o in self.following(gpu, step, net, order) if o not in used]
+            toll = self.inside_from(gpu)[left[0]] if left else None
+            if toll is None or not self.take(toll):
+                break
+            gpu, step = left[0], step + 1
+            taken.append((gpu, toll))
+            used.add(gpu)
+            if self.time <= 0:
+                break
+            self.time -= 1
+            del here[step:]
+            here.append(gpu)
+        else:
+            if step == net:
+                self.leave(gpu, step, first, order)
+            else:
+                self.onward(gpu, step, net, first, order)
+        for other, toll in reversed(taken):
+            used.discard(other)
+            self.give(toll)
 
     def leave(self, gpu: int, step: int, first: int, order: int) -> None:
         """Back to a net, then on."""
@@ -476,6 +510,8 @@ class Walk:
         return now > then or (now == then and same and self.hops < best.hops)
 
 
+# Every walk over a host asks for the same ways at few speeds.
+@lru_cache(maxsize=2**15)
 def _toll(way: Way, speed: int) -> Toll:
     """What a way takes of its links at a speed in MB/s, of each a whole number."""
     costs = zip(way.links, way.cost, strict=True)
