@@ -108,6 +108,7 @@ class Router:
         self._nodes, self._links = nodes, links
         self._paths: dict[tuple[int, int], list[tuple[Ints, float]]] = {}
         self.spreads: dict[tuple[int, int], tuple[Ints, Floats]] = {}
+        self._of_kind: dict[str, npt.NDArray[np.bool_]] = {}
 
     @property
     def ends(self) -> tuple[Ints, Ints]:
@@ -163,19 +164,24 @@ class Router:
 
     def hops(self, src: int) -> Ints:
         """Hops from `src` to every node; very many to one that it cannot reach."""
-        starts, count, ends = self._adjacency
         hops = np.full(len(self._nodes), FAR, dtype=np.int64)
         hops[src] = 0
         edge = np.array([src])
         step = 0
         while len(edge):
             step += 1
-            many = count[edge]
-            first = np.repeat(starts[edge] - np.cumsum(many) + many, many)
-            met = ends[first + np.arange(many.sum())]
+            met = self._beyond(edge)
             hops[met[hops[met] > step]] = step
             edge = np.flatnonzero((hops == step) & self._forwards)
         return hops
+
+    def _beyond(self, nodes: Ints) -> Ints:
+        """The nodes at the other ends of all rows that leave some nodes."""
+        starts, counts, ends = self._adjacency
+        many = counts[nodes]
+        first = np.repeat(starts[nodes] - np.cumsum(many) + many, many)
+        beyond: Ints = ends[first + np.arange(many.sum())]
+        return beyond
 
     def paths_of(self, hops: Ints) -> Ints:
         """Number of paths with the fewest hops to every node, whatever their links, by the `hops` from one of them."""
@@ -358,22 +364,21 @@ class Router:
 
     def nearest(self, src: int, kind: str) -> Ints:
         """The reachable nodes of a kind with the fewest hops, ascending; empty when there is none."""
-        starts, counts, ends = self._adjacency
-        kinds = self._nodes.kinds
-        seen, edge = {src}, [src]
+        if kind not in self._of_kind:
+            kinds = self._nodes.kinds
+            self._of_kind[kind] = np.array([one == kind for one in kinds], dtype=bool)
+        wanted = self._of_kind[kind]
+        met = seen = np.array([src])
         # Hop by hop, to the first that are of the kind: what is near a GPU is in its host, however large the cluster.
-        while edge:
-            nearest = sorted(node for node in edge if kinds[node] == kind)
-            if nearest:
-                return np.array(nearest, dtype=np.int64)
-            beyond: set[int] = set()
-            for node in edge:
-                if node == src or kinds[node] not in ENDPOINTS:
-                    start = starts[node]
-                    beyond.update(ends[start : start + counts[node]].tolist())
-            edge = [*(beyond - seen)]
-            seen |= beyond
-        return np.empty(0, dtype=np.int64)
+        while len(met):
+            if wanted[met].any():
+                return np.unique(met[wanted[met]])
+            # Thousands of NICs behind a leaf count only where no node of the kind was as near.
+            met = np.unique(met[self._forwards[met] | (met == src)])
+            seen = np.concatenate([seen, met])
+            beyond = self._beyond(met)
+            met = beyond[~np.isin(beyond, seen)]
+        return met
 
 
 def _led_by(row: int, lines: Ints) -> Ints:
