@@ -34,9 +34,6 @@ from prestep.workloads.sharding.unit import Flow, ShardedUnit
 
 COMPUTED = 2  # bytes of a parameter, and of its gradient, as layers have them
 WIDE = {"bf16": 2, "fp32": 4}
-# Bytes moved for an element where PyTorch adds a gradient in 16 bits to an earlier one, and where FSDP adds it to a sum
-# in fp32, or begins that sum.
-ADDED, ADDED_WIDE, BEGUN_WIDE = 6.0, 10.0, 6.0
 
 
 class LayerUnit(ShardedUnit):
@@ -93,7 +90,7 @@ class LayerUnit(ShardedUnit):
             if earlier:
                 own = part.trained // part.ranks
                 pass_over(t, own, 3.0 * part.kept / part.ranks, stream)
-            self.flow.reduced = t.record(policy.streams.reduce)
+            self.flow.reduced = self.flow.done = t.record(policy.streams.reduce)
 
 
 class FullySharded(DataParallel):
@@ -117,20 +114,25 @@ class FullySharded(DataParallel):
         self.on_host = sums_of(rank, policy.streams.reduce, always=True)
         self.offloads = self.on_host is not None
         self.reducing: Storage | None = None
-        self.units = {
-            stage: [
-                LayerUnit(rank, unit, meshes, self.flow)
-                for unit, times in rank.parts(stage)
-                for _ in range(times)
-            ]
-            for stage in rank.stages
-        }
+        self.units = {stage: self._units(stage, meshes) for stage in rank.stages}
         self.passes = dict.fromkeys(rank.stages, 0)  # backward passes so far
         pp = rank.grid.pp > 1
         self.staged = pp and policy.staged
         self.every = rank.s.pytorch.reduce_every_microbatch and policy.staged
         self.frees = rank.s.parallel.reshards and (policy.staged or not pp)
         self.updates_shards = policy.staged or rank.o.fp32_shards
+
+    def _units(self, stage: int, meshes: tuple[Mesh, Mesh]) -> list[LayerUnit]:
+        """A stage's layers, each with those that are gathered beside it."""
+        units = [
+            LayerUnit(self.rank, unit, meshes, self.flow)
+            for unit, times in self.rank.parts(stage)
+            for _ in range(times)
+        ]
+        for i, unit in enumerate(units):
+            unit.ahead = units[i + 1 : i + 2] if self.policy.ahead else ()
+            unit.behind = units[i - 1 : i] if i else ()
+        return units
 
     def held(self, parameters: int, states: int) -> Held:
         """Bytes of shards of parameters and of gradients on this rank between steps."""
@@ -144,8 +146,7 @@ class FullySharded(DataParallel):
     def begin(self) -> None:
         """FSDP2's gathers begin when the optimizer has written the shards."""
         if self.policy.staged:
-            for stream in (self.policy.streams.copy_in, self.policy.streams.gather):
-                self.t.wait(self.t.record(), stream)
+            self.flow.begin(self.t)
 
     def after(self, stage: int) -> None:
         """With FSDP2's stages, all gradients of one that has made its last are reduced, and waited for."""
@@ -160,7 +161,7 @@ class FullySharded(DataParallel):
         """A stage's forward pass; the last layer is needed again at once."""
         units = self.units[stage]
         for i, unit in enumerate(units):
-            self._use(units, i, 1)
+            unit.pre_forward()
             unit.spend("fsdp_post_forward")
             self.rank.emit(unit.unit.forward, 1)
             if self.frees and i < len(units) - 1:
@@ -174,9 +175,8 @@ class FullySharded(DataParallel):
             frees |= self.frees and not self.staged
         else:
             reduces = frees = last or self.frees
-        for i in reversed(range(len(units))):
-            unit = units[i]
-            self._use(units, i, -1)
+        for unit in reversed(units):
+            unit.pre_backward()
             if not policy.one_buffer:
                 self._hold(unit)
             self.rank.emit(which(unit.unit), 1)
@@ -199,22 +199,8 @@ class FullySharded(DataParallel):
         self.reducing = None
         if not self.policy.staged:
             self.t.wait(self.t.record(self.policy.streams.reduce))
-        elif self.flow.reduced:
-            self.t.cpu("fsdp_finalize")
-            self.t.wait(self.flow.reduced)
-            self.flow.reduced = ()
-
-    def _use(self, units: list[LayerUnit], i: int, step: int) -> None:
-        """Waits for a layer's parameters, and sets off those of the next before or after."""
-        following = units[i + step : i + step + 1] if i + step >= 0 else []
-        unit, early = units[i], self.policy.ahead > 0
-        unit.spend("fsdp_pre_forward")
-        unit.gather()
-        for other in following if early else ():
-            other.gather()
-        unit.wait()
-        for other in following if step < 0 and not early else ():
-            other.gather()
+        elif self.flow.done:
+            self.flow.finish(self.t)
 
     def _hold(self, unit: LayerUnit) -> None:
         """Takes memory for a layer's whole gradients.
@@ -229,14 +215,13 @@ class FullySharded(DataParallel):
         """Whole gradients of a microbatch and those of the ones before it."""
         first = self.passes[stage] == 0
         for part in unit.trained:
-            moved = 0.0 if first else ADDED
-            if part.mesh.shards:
-                if reduces and (first or self.every):
-                    continue  # straight into the reduction's buffer
-                if part.reduced > part.gradient:
-                    moved = BEGUN_WIDE if first else ADDED_WIDE
+            moved = part.added(first)
+            if not part.mesh.shards:
+                moved = 0.0 if first else 3 * part.gradient
+            elif reduces and (first or self.every):
+                continue  # straight into the reduction's buffer
             if moved:
-                pass_over(self.t, part.trained, moved * part.trained)
+                pass_over(self.t, part.trained, moved)
         if not reduces:
             self._hold(unit)
 

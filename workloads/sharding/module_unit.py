@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from prestep.sim.graph.kernel import Kernel
@@ -19,6 +19,10 @@ class ModuleFlow(Flow):
 
     order: list[ModuleUnit] = field(default_factory=list)
 
+    def finish(self, t: Tape) -> None:
+        super().finish(t)
+        self.order.clear()
+
 
 class ModuleUnit(ShardedUnit):
     """The parameters of one module.
@@ -31,9 +35,8 @@ class ModuleUnit(ShardedUnit):
         Whole gradients of earlier microbatches that wait to be reduced, where that is not their own type.
     open : bool
         Whether the module has run forward, and nobody has told the unit yet that it has run backward.
-    ahead, behind : list of ModuleUnit, optional
-        What to gather while the module runs forward, and backward (set_modules_to_forward_prefetch); None: forward
-        nothing, as the host is ahead, backward the unit that ran before.
+    behind : sequence of ModuleUnit, optional
+        What to gather while the module runs backward (set_modules_to_forward_prefetch); None: the unit that ran before.
     """
 
     flow: ModuleFlow
@@ -50,8 +53,7 @@ class ModuleUnit(ShardedUnit):
         self.parameters, self.reshards = parameters, reshards
         self.trained = [p for p in parameters if p.requires_grad]
         self.parts = [self._part(mesh)]
-        self.ahead: list[ModuleUnit] | None = None
-        self.behind: list[ModuleUnit] | None = None
+        self.behind = None
         self.open = self.keep = self.sent_gradients = False
         for p in parameters:
             p.storage = None
@@ -151,24 +153,16 @@ class ModuleUnit(ShardedUnit):
     def forward(self, x: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
         """Runs a module with its parameters gathered; sets up its backward hooks."""
         t = self.t
-        self._gather_now()
+        self.pre_forward()
         if x.requires_grad and t.grad_enabled:
             x = t.apply(x.view(*x.shape), [x], self._post_backward)
         return self._ran(run(x))
 
     def forward_first(self, run: Callable[[], Tensor]) -> Tensor:
         """The same of a module whose input has no gradient: the root, or an embedding."""
-        self.begin()
-        self._gather_now()
+        self.flow.begin(self.t)
+        self.pre_forward()
         return self._ran(run())
-
-    def _gather_now(self) -> None:
-        """The parameters are there, and what is said to come next is on its way."""
-        self.t.cpu("fsdp_pre_forward")
-        self.gather()
-        self.wait(forward=True)
-        for unit in self.ahead or ():
-            unit.gather()
 
     def _ran(self, out: Tensor) -> Tensor:
         """The output, whose gradient calls the hook before the module's backward pass."""
@@ -183,31 +177,12 @@ class ModuleUnit(ShardedUnit):
             self.free()
         return out
 
-    def begin(self) -> None:
-        """The first forward pass: gathering starts after the optimizer has written the shards."""
-        if self.flow.begun:
-            return
-        self.flow.begun = True
-        for stream in (self.policy.streams.copy_in, self.policy.streams.gather):
-            self.t.wait(self.t.record(), stream)
-
-    def pre_backward(self) -> None:
-        """Gathers this unit if needed, and before its backward pass the one that ran before it."""
-        self.t.cpu("fsdp_pre_backward")
-        self.gather()
-        self.wait()
-        self._prefetch("before")
-
-    def _prefetch(self, when: str) -> None:
-        """Gathers what is said to come next, or what ran before."""
-        if when != self.policy.prefetch:
-            return
-        order, units = self.flow.order, self.behind
-        if units is None:
-            at = order.index(self) if self in order else 0
-            units = order[at - 1 : at] if at > 0 else []
-        for unit in units:
-            unit.gather()
+    def previous(self) -> Sequence[ShardedUnit]:
+        if self.behind is not None:
+            return self.behind
+        order = self.flow.order
+        at = order.index(self) if self in order else 0
+        return order[at - 1 : at] if at > 0 else []
 
     def _post_backward(self, g: Tensor) -> list[Tensor | None]:
         self.post_backward()
@@ -227,7 +202,8 @@ class ModuleUnit(ShardedUnit):
             self.free()
         if not self.trained:
             return
-        self._prefetch("after")
+        for unit in self.previous() if self.policy.prefetch == "after" else ():
+            unit.gather()
         self._add_up()
         if self.reduces:
             self._reduce()
@@ -259,7 +235,7 @@ class ModuleUnit(ShardedUnit):
             sizes = [wide * p.size for p in self.trained]
             self.sums = storages(self.t.memory, sizes, "gradients")
         for p in fresh:
-            moved = p.size * (1.0 + wide * (1 if begins else 2))
+            moved = part.added(begins) * (p.size / part.gradient)
             self.t.launch(Kernel("aten add", (p.elements,), bytes=moved))
             p.grad = None
 

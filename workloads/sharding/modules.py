@@ -71,7 +71,7 @@ class ShardedModule:
     def forward(self, run: Callable[[], list[Tensor]]) -> list[Tensor]:
         """Runs the module's forward pass inside the root's hooks."""
         if self.root is None:
-            self.groups[0].begin()
+            self.flow.begin(self.tape)
             outputs = run()
         else:
             outputs = []
@@ -97,7 +97,7 @@ class ShardedModule:
         self.tape.layer = -1
         if self.root is not None:
             self.root.post_backward()
-        finish_backward(self.tape, self.flow)
+        self.flow.finish(self.tape)
 
     # -- as a stage of a pipeline -----------------------------------------------------------------
     def hold(self) -> None:
@@ -132,21 +132,9 @@ class ShardedModule:
             t.layer = layers.get(id(group), -1)
             group.post_backward()
         t.layer = -1
-        finish_backward(t, self.flow)
+        self.flow.finish(t)
         t.layer = layer
         self.hold()
-
-
-def finish_backward(t: Tape, flow: ModuleFlow) -> None:
-    """After the last group: the compute stream waits until its gradients are reduced."""
-    t.cpu("fsdp_finalize")
-    t.wait(flow.done)
-    if flow.host is not None and flow.done:
-        t.synchronize(event=flow.done)
-    flow.reduced = flow.done = ()
-    flow.begun = False
-    flow.sending = flow.arrived = None
-    flow.order.clear()
 
 
 @dataclass(frozen=True)

@@ -62,6 +62,12 @@ class Part:
     cast: int = 0
     tensors: int = 1
 
+    def added(self, first: bool) -> float:
+        """Bytes moved to add whole gradients to those before, in the reduction's type; the first become its type."""
+        if first and self.reduced == self.gradient:
+            return 0.0
+        return self.gradient + self.reduced * (1 if first else 2)
+
     @property
     def ranks(self) -> int:
         """Ranks that share one copy."""
@@ -78,8 +84,7 @@ def no_kernels(part: Part, earlier: bool = False) -> Iterable[Kernel]:
     return ()
 
 
-@dataclass(frozen=True)
-class Streams:
+class Streams(NamedTuple):
     """Streams of a policy; ``copy_in`` is "" for the one that computes, ``between`` sums copies of shards."""
 
     copy_in: str

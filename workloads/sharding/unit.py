@@ -46,6 +46,23 @@ class Flow:
     sending: Storage | None = None
     arrived: Storage | None = None
 
+    def begin(self, t: Tape) -> None:
+        """The first forward pass: gathering starts after the optimizer has written the shards."""
+        streams = () if self.begun else self.policy.streams[:2]
+        self.begun = True
+        for stream in streams:
+            t.wait(t.record(), stream)
+
+    def finish(self, t: Tape) -> None:
+        """After the last unit: the compute stream waits until its gradients are reduced."""
+        t.cpu("fsdp_finalize")
+        t.wait(self.done)
+        if self.host is not None and self.done:
+            t.synchronize(event=self.done)
+        self.reduced = self.done = ()
+        self.begun = False
+        self.sending = self.arrived = None
+
 
 class ShardedUnit:
     """Parameters of one module or layer.
@@ -60,7 +77,12 @@ class ShardedUnit:
         Memory of gathered parameters; None: they are shards.
     coming : tuple of int, optional
         The end of a gather under way.
+    ahead, behind : sequence of ShardedUnit
+        What to gather while it runs forward, and backward.
     """
+
+    ahead: Sequence[ShardedUnit] = ()
+    behind: Sequence[ShardedUnit] | None = ()
 
     def __init__(
         self, tape: Tape, parts: Sequence[Part], flow: Flow, tensors: int
@@ -82,6 +104,30 @@ class ShardedUnit:
             self.t.cpu(operation, len(self.parts))
         if tensors is not None and self.policy.host == "tensor":
             self.t.cpu(f"{operation}_param", tensors)
+
+    def pre_forward(self) -> None:
+        """The parameters are there, and what is said to come next is on its way."""
+        self.spend("fsdp_pre_forward")
+        self._present(self.ahead, forward=True)
+
+    def pre_backward(self) -> None:
+        """The same before the backward pass, beside which the unit that ran before it is gathered."""
+        self.spend("fsdp_pre_backward")
+        before = self.policy.prefetch == "before"
+        self._present(self.previous() if before else ())
+
+    def previous(self) -> Sequence[ShardedUnit]:
+        """What to gather beside the backward pass."""
+        return self.behind or ()
+
+    def _present(self, following: Sequence[ShardedUnit], forward: bool = False) -> None:
+        """Gathers this unit and awaits it, with others before or behind that."""
+        self.gather()
+        for unit in following if self.policy.ahead else ():
+            unit.gather()
+        self.wait(forward)
+        for unit in following:
+            unit.gather()
 
     def gather(self, stream: str = "") -> None:
         """Issues copy-in and all-gather, unless the parameters are there or under way."""
