@@ -54,6 +54,7 @@ class Replica:
 
     def __init__(self, job: JobSpec, tape: Tape, groups: Groups) -> None:
         self.job, self.tape, self.groups = job, tape, groups
+        self._groups: dict[str, Group] = {}
         self.choices, self.mode = job.pytorch, job.parallel.data_parallel
         self.sharded: list[module_unit.ModuleUnit] = []
         self.whole_module: modules.ShardedModule | None = None
@@ -64,30 +65,16 @@ class Replica:
         self.averaged: list[Tensor] = []
         self.buffers: list[Tensor] = []
 
-    @cached_property
-    def dp_group(self) -> Group:
-        """The ranks that hold the same parameters."""
-        return self.groups.around("dp", self.tape.rank)
-
-    @cached_property
-    def tp_group(self) -> Group:
-        """The ranks that hold the other shards of its layers."""
-        return self.groups.around("tp", self.tape.rank)
+    def group(self, axis: str) -> Group:
+        """The group of an axis that this rank is in (`Groups.around`), the same one however often it is asked for."""
+        if axis not in self._groups:
+            self._groups[axis] = self.groups.around(axis, self.tape.rank)
+        return self._groups[axis]
 
     @property
-    def whole_experts(self) -> bool:
-        """Whether tensor parallelism leaves experts whole."""
-        return self.job.parallel.etp == 1 and self.job.parallel.tp > 1
-
-    @cached_property
-    def ep_group(self) -> Group:
-        """The ranks that hold the other experts."""
-        return self.groups.around("ep", self.tape.rank)
-
-    @cached_property
-    def expert_copies(self) -> Group:
-        """The ranks that hold the same experts."""
-        return self.groups.around("edp", self.tape.rank)
+    def dp_group(self) -> Group:
+        """The ranks that hold the same parameters."""
+        return self.group("dp")
 
     @cached_property
     def host(self) -> host.HostMemory | None:
@@ -115,7 +102,7 @@ class Replica:
         """DDP over the parameters, if gradients are reduced while backward goes on."""
         if self.mode not in ("ddp", "zero1") or self.dp_group.size == 1:
             return None
-        parallel, copies = self.job.parallel, self.expert_copies
+        parallel, copies = self.job.parallel, self.group("edp")
         return ddp.wrap(self.tape, parallel, parameters, self.dp_group, experts, copies)
 
     def _partitions(self, parameters: list[Tensor]) -> zero.ZeroPartitions:
@@ -130,25 +117,27 @@ class Replica:
         return zero.ZeroPartitions(t, parameters, group, stage, host, last)
 
     @property
+    def _several(self) -> bool:
+        """Whether there is anybody to share with: other ranks, or the host."""
+        return self.dp_group.size > 1 or self.host is not None
+
+    @property
     def _partitioned(self) -> bool:
         """Whether DeepSpeed's engine reduces gradients and updates parameters."""
         engine = self.job.training.framework == "deepspeed-eager"
-        several = self.dp_group.size > 1 or self.host is not None
-        return engine and self.mode != "none" and several
+        return engine and self.mode != "none" and self._several
 
     @property
     def shards_parameters(self) -> bool:
         """Whether each rank keeps a part of every parameter (FSDP)."""
-        if self._partitioned:
-            return False
-        several = self.dp_group.size > 1 or self.host is not None
-        return self.mode in ("fsdp", "zero2", "zero3") and several
+        sharded = self.mode in ("fsdp", "zero2", "zero3") and not self._partitioned
+        return sharded and self._several
 
     @cached_property
     def sharding(self) -> modules.Sharding:
         """How FSDP shards every stage, over all data-parallel ranks or over some of them (HSDP)."""
         parallel, me = self.job.parallel, self.tape.rank
-        ranks, same = self.dp_group, self.expert_copies
+        ranks, same = self.dp_group, self.group("edp")
         shards, experts = parallel.fsdp_shards or ranks.size, None
         if parallel.ep > 1:
             apart = shards * same.size // ranks.size
@@ -219,7 +208,7 @@ class Replica:
         averaged = self.averaged or self.parameters
         average = self.job.parallel.pp == 1
         ddp.reduce_each(self.tape, averaged, self.dp_group, average=average)
-        experts, copies = without(self.parameters, averaged), self.expert_copies
+        experts, copies = without(self.parameters, averaged), self.group("edp")
         if experts and copies.size > 1:
             ddp.reduce_each(self.tape, experts, copies, average, ddp.EXPERTS)
 

@@ -88,10 +88,6 @@ class ZeroPartitions:
         self.partition: Storage | None = None  # gradients of its partition
         for p in parameters:
             p.on_grad = self._ready
-        self.set_up()
-
-    def set_up(self) -> None:
-        """What else is there from the start, where parameters are sharded."""
 
     def _resident(self) -> list[Storage]:
         """Weights in fp32 and both moments of this rank's partition; with a host, room for the largest gradient.

@@ -87,17 +87,14 @@ class ShardedParameters(ZeroPartitions):
         kept.append(Storage(self.t.memory, narrow, "gradients"))
         return kept + super()._resident()
 
-    def set_up(self) -> None:
-        """Parameters are parts from now on."""
+    def follow(self, course: Sequence[Sequence[int]]) -> None:
+        """Knows from now on in which order modules run, and hangs its hooks on them; parameters are parts."""
         self._set_up_buckets()
         self.numbers = {id(p): number for number, p in enumerate(self.parameters)}
         self.under_way: dict[int, Gathering] = {}
         self.whole: dict[int, Storage] = {}
         for p in self.parameters:
             p.storage = None
-
-    def follow(self, course: Sequence[Sequence[int]]) -> None:
-        """Knows from now on in which order modules run, and hangs its hooks on them."""
         self.coordinator = Coordinator(course, [p.elements for p in self.parameters])
         for number, p in enumerate(self.parameters):
             if self.coordinator.persists(number):

@@ -108,7 +108,7 @@ class RankStep:
 
     def _optimizer(self) -> OptimizerStep:
         rule = optimizer(self.job.training.optimizer)
-        tensor = self.model.tp_group if self.job.parallel.tp > 1 else None
+        tensor = self.model.group("tp") if self.job.parallel.tp > 1 else None
         sharded = bool(self.model.sharded) or tensor is not None
         shards = [unit.part.mesh.group for unit in self.model.sharded[:1]]
         parts = (*shards, *([] if tensor is None else [tensor]))

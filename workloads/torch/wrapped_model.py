@@ -153,14 +153,16 @@ class WrappedModel(Replica):
         return run
 
     def _parallel(self) -> BlockParallel:
-        spread = self.ep_group if self.job.parallel.ep > 1 else None
+        spread = self.group("ep") if self.job.parallel.ep > 1 else None
         if self.job.parallel.tp > 1:
             sequence = self.job.parallel.sequence_parallel
-            whole = self.whole_experts
+            whole = (
+                self.job.parallel.etp == 1
+            )  # tensor parallelism leaves experts whole
             vocabulary = self.choices.vocabulary
             beside = sequence and self.choices.async_tensor_parallel
             style = tensor.Asynchronous if beside else tensor.TensorParallel
-            return style(self.tp_group, sequence, spread, whole, vocabulary)
+            return style(self.group("tp"), sequence, spread, whole, vocabulary)
         if self.spec.experts and spread is not None:
             return tensor.ExpertParallel(spread)
         return BlockParallel()
@@ -214,9 +216,9 @@ class WrappedModel(Replica):
         if t.by_liger("fused_linear_cross_entropy"):
             return logits  # it is the loss: the head's product was in it
         wide = self.choices.loss == "fp32" and logits.itemsize < 4
-        if self.choices.vocabulary == "split" and self.tp_group.size > 1:
+        if self.choices.vocabulary == "split" and self.group("tp").size > 1:
             logits = written_out.widened(t, logits) if wide else logits
-            return loss_parallel.cross_entropy(t, logits, self.tp_group)
+            return loss_parallel.cross_entropy(t, logits, self.group("tp"))
         if self.choices.loss == "fused":
             return trainer.fused_cross_entropy(t, logits)
         if t.by_liger("cross_entropy"):
