@@ -64,7 +64,9 @@ def net_of(t: Tape, m: ModelSpec, ep: int) -> tuple[list[Tensor], Tensor]:
     )
     net = Transformer(t, m, range(m.layers), True, True, parallel)
     local = {
-        id(p) for b in net.blocks for p in (b.ffn.expert_parameters if ep > 1 else [])
+        id(p)
+        for b in net.blocks
+        for p in (b.parts[-1].expert_parameters if ep > 1 else [])
     }  # type: ignore[attr-defined]
     loss = aten.cross_entropy(
         t, net.outputs(t, (1, 64), lambda block, x: block.forward(t, x))[0]

@@ -90,7 +90,7 @@ def test_expert_parameters_are_spread(ranks: int) -> None:
     """Each rank holds its share of the experts; the all-to-all carries tokens x choices x hidden x 2 bytes."""
     m = load_model(Model(name="moe8x-plain"))
     step = transformer("moe8x-plain", 4, eager, experts(ranks))
-    one = step.module.blocks[0].ffn  # type: ignore[attr-defined]
+    one = step.module.blocks[0].parts[-1]  # type: ignore[attr-defined]
     assert (
         sum(p.elements for p in one.expert_parameters)
         == m.experts // ranks * 3 * m.hidden * m.ffn
@@ -118,7 +118,9 @@ def test_expert_memory(ranks: int, peak: int) -> None:
         )
 
     step = record(build)
-    local = sum(p.size for b in step.module.blocks for p in b.ffn.expert_parameters)  # type: ignore[attr-defined]
+    local = sum(
+        p.size for b in step.module.blocks for p in b.parts[-1].expert_parameters
+    )  # type: ignore[attr-defined]
     buckets = step.base - (local if ranks > 1 else 0)
     assert step.tape.memory.peak + 2 * step.base + buckets + 64 * MIB == pytest.approx(
         peak, rel=0.003

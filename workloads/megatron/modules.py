@@ -56,7 +56,7 @@ class Further(Module):
             self.of_state = self.add(t, columns, m.hidden, name="h_proj")
             # The head's pass contracts and norms, for all predictions alike.
             self.child(Contraction(t, m))
-        ratio, letters = m.ratio_of(m.layers), letters_of(m, m.layers)
+        ratio, letters = m.ratio_of(m.layers), m.letters_of(m.layers)
         self.layer = self.child(Layer(t, m, s, letters, 0, ratio))
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
@@ -227,14 +227,6 @@ def _part(
     if m.compressed:
         return CompressedAttention(t, m, s, ratio)
     return LatentAttention(t, m, s) if m.latent else Attention(t, m, s, window)
-
-
-def letters_of(m: ModelSpec, index: int) -> str:
-    """Parts of a layer by their letters; those of further predictions are behind the last."""
-    further = hybrid.EXPERTS if m.experts else hybrid.FEED_FORWARD
-    usual = hybrid.EXPERTS if m.has_experts(index) else hybrid.FEED_FORWARD
-    last = further if index >= m.layers else usual
-    return m.part_of(index) or f"{hybrid.ATTENTION}{last}"
 
 
 def padded_vocab(vocab: int, shards: int, multiple: int) -> int:

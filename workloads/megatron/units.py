@@ -20,7 +20,6 @@ from prestep.workloads.megatron.modules import (
     Further,
     Head,
     Layer,
-    letters_of,
 )
 from prestep.workloads.megatron.passes import Pass, Source, forward, part, pass_of
 from prestep.workloads.megatron.shard import Shard, Spread, kept, unquantized
@@ -193,7 +192,7 @@ class Units:
         shard, first = self._shard(aside, index), self.frozen and index == 0
         products = shard.numbers.products
         loads = shard.loads if self.m.has_experts(index) else ()
-        letters, ratio = letters_of(self.m, index), self.m.ratio_of(index)
+        letters, ratio = self.m.letters_of(index), self.m.ratio_of(index)
         key = (letters, window, ratio, aside, whole, loads, first, products)
         if key not in self._layers:
             again = replace(self.recompute, full=True) if whole else self.recompute

@@ -102,6 +102,12 @@ class ModelSpec(Keys[Never]):
         """The letter of a hybrid's layer; "" where layers have two parts, as those of multi-token prediction."""
         return self.layer_pattern[layer : layer + 1]
 
+    def letters_of(self, layer: int) -> str:
+        """Parts of a layer by their letters; those of further predictions are behind the last."""
+        experts = self.has_experts(layer) if layer < self.layers else self.experts
+        last = hybrid.EXPERTS if experts else hybrid.FEED_FORWARD
+        return self.part_of(layer) or f"{hybrid.ATTENTION}{last}"
+
     def attends(self, layer: int) -> bool:
         """Whether a layer has attention over all tokens (or a window of them)."""
         return self.part_of(layer) in ("", hybrid.ATTENTION)

@@ -11,6 +11,7 @@ from functools import partial
 from typing import Protocol
 
 from prestep.sim.extras import lazily
+from prestep.workloads.models import hybrid
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
@@ -27,7 +28,13 @@ from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
     from prestep.workloads.torch import adapter as adapters
-    from prestep.workloads.torch import latent_attention, liger, moe, vision_attention
+    from prestep.workloads.torch import (
+        latent_attention,
+        liger,
+        moe,
+        scan_layers,
+        vision_attention,
+    )
 
 
 class Attention(Module):
@@ -145,37 +152,24 @@ class Norm(Module):
 
 
 class Block(Module):
-    """One transformer block; ``parallel`` decides how its projections are sharded.
+    """Parts of a transformer block, each behind a norm and added to the residual; ``parallel`` decides how they split.
 
-    ``experts``: whether it has some; None: as the model has it at that index.
+    It is what FSDP gathers, checkpointing runs again and a compiler sees at once. Of hybrids it is a layer of the
+    pattern, which has one part (NemotronHBlock); models whose blocks have two are two such layers a block.
     """
 
     def __init__(
-        self,
-        t: Tape,
-        m: ModelSpec,
-        index: int,
-        parallel: BlockParallel,
-        experts: bool | None = None,
+        self, t: Tape, m: ModelSpec, index: int, parallel: BlockParallel
     ) -> None:
         super().__init__()
         self.index, self.parallel = index, parallel
-        experts = m.has_experts(index) if experts is None else experts
-        self.norm1 = Norm(t, m)
-        self.attention = parallel.attention(t, m, m.window_of(index))
-        self.norm2 = Norm(t, m)
-        self.ffn = parallel.feed_forward(t, m, experts)
-        self.parameters = (
-            self.norm1.parameters
-            + self.attention.parameters
-            + self.norm2.parameters
-            + self.ffn.parameters
-        )
-
-    @property
-    def branches(self) -> list[tuple[Norm, Part]]:
-        """Norms and what is behind each, in the order in which they are added to the residual."""
-        return [(self.norm1, self.attention), (self.norm2, self.ffn)]
+        #: Norms and what is behind each.
+        self.branches: list[tuple[Norm, Part]] = []
+        for letter in m.letters_of(index):
+            norm = self.child(Norm(t, m))
+            part = parallel.part(t, m, letter, index)
+            self.parameters += part.parameters
+            self.branches.append((norm, part))
 
     @property
     def parts(self) -> list[Part]:
@@ -233,6 +227,14 @@ class BlockParallel:
 
     #: What surrounds projections that every rank has whole; None: nothing.
     whole_projections: latent_attention.Whole | None = None
+
+    def part(self, t: Tape, m: ModelSpec, letter: str, index: int) -> Part:
+        """A part of the ``index``-th block by its letter, as patterns of hybrids have it."""
+        if letter in hybrid.SCANS:
+            return scan_layers.LAYERS[letter](t, m)
+        if letter == hybrid.ATTENTION:
+            return self.attention(t, m, m.window_of(index))
+        return self.feed_forward(t, m, letter == hybrid.EXPERTS)
 
     def attention(self, t: Tape, m: ModelSpec, window: int) -> Part:
         """A block's attention: over this rank's heads, of so many tokens (0: all)."""

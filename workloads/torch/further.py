@@ -27,7 +27,7 @@ class Further(Module):
         norms = (self.child(Norm(t, m)) for _ in range(3))
         self.state_norm, self.word_norm, self.last_norm = norms
         self.projection = self.add(t, m.hidden, 2 * m.hidden, name="eh_proj")
-        self.block = self.child(Block(t, m, index, parallel, bool(m.experts)))
+        self.block = self.child(Block(t, m, index, parallel))
 
     def forward(
         self,

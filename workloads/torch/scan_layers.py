@@ -1,4 +1,4 @@
-"""Hybrids' blocks, and their state-space and linear-attention layers: linear layers around the libraries' kernels.
+"""Hybrids' state-space and linear-attention layers: linear layers around the libraries' kernels.
 
 Source: transformers, models/{nemotron_h,qwen3_next}/modeling_*.py, and Kimi Linear's model code. Heads are not split
 over ranks: no plan of torchtitan or Automodel does it.
@@ -13,8 +13,7 @@ from prestep.workloads.models import hybrid
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.attention import apart, split_joined
-from prestep.workloads.torch.block import Block, BlockParallel, Norm, Part
-from prestep.workloads.torch.modules import Linear, Module
+from prestep.workloads.torch.modules import Linear
 from prestep.workloads.torch.scans import (
     NORMS,
     WIDE,
@@ -200,35 +199,3 @@ def gated_by_head(t: Tape, x: Tensor, gate: Tensor, weight: Tensor) -> Tensor:
         return [*gradients, t.empty(weight.shape, weight.itemsize)]
 
     return t.apply(t.empty(shape, itemsize), [x, gate, weight], backward)
-
-
-class HybridBlock(Block):
-    """The ``index``-th layer of a pattern: a norm, one part named by its letter, and the residual sum (NemotronHBlock).
-
-    It is what FSDP gathers, checkpointing runs again and a compiler sees at once. Models whose blocks have two parts
-    (Qwen3-Next, Kimi Linear) are two such layers a block. `attention` or `ffn` is its part where it is one of these.
-    """
-
-    def __init__(
-        self, t: Tape, m: ModelSpec, index: int, parallel: BlockParallel
-    ) -> None:
-        Module.__init__(self)
-        self.index, self.parallel = index, parallel
-        self.letter = m.part_of(index)
-        self.norm1 = self.child(Norm(t, m))
-        self.part = self.child(self._part(t, m))
-
-    def _part(self, t: Tape, m: ModelSpec):  # type: ignore[no-untyped-def]
-        if self.letter in LAYERS:
-            return LAYERS[self.letter](t, m)
-        if self.letter == hybrid.ATTENTION:
-            self.attention = self.parallel.attention(t, m, m.window_of(self.index))
-            return self.attention
-        experts = self.letter == hybrid.EXPERTS
-        self.ffn = self.parallel.feed_forward(t, m, experts)
-        return self.ffn
-
-    @property
-    def branches(self) -> list[tuple[Norm, Part]]:
-        """The only one."""
-        return [(self.norm1, self.part)]

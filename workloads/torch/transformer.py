@@ -15,7 +15,7 @@ from prestep.workloads.torch.modules import Module, without
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
-    from prestep.workloads.torch import further, liger, scan_layers
+    from prestep.workloads.torch import further, liger
 
 if TYPE_CHECKING:
     from prestep.workloads.sharding.module_unit import ModuleUnit
@@ -48,11 +48,7 @@ class Transformer(Module):
         self.position = self._positions(t, m) if first else None
         embedded = first and m.embedding_norm
         self.embedding_norm = self.child(Norm(t, m)) if embedded else None
-        # A pattern of a hybrid's names the part of each layer; other blocks have attention and feed-forward.
-        layer = scan_layers.HybridBlock if m.layer_pattern else Block
-        self.blocks: list[Block] = [
-            self.child(layer(t, m, i, self.parallel)) for i in layers
-        ]
+        self.blocks = [self.child(Block(t, m, i, self.parallel)) for i in layers]
         self.norm = self.child(Norm(t, m)) if last else None
         self.head = self._head(t, m) if last else None
         self.further = [
