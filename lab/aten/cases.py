@@ -41,6 +41,7 @@ BEFORE = frozenset(
         "zeros",
         "zeros_like",
         "scalar_tensor",
+        "where",
         "remainder",
         "eq",
         "ne",
@@ -123,6 +124,8 @@ def measured(gpu: str) -> list[Case]:
         "strays",
         "small",
         "small_more",
+        "indexer",
+        "indexer_sort",
     )
     parts = "", *(f".{name}" for name in later)
     paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in parts)

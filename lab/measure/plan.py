@@ -16,6 +16,7 @@ from lab.measure import (
     domains,
     edges,
     extremes,
+    indexer,
     kinds,
     layers,
     layouts,
@@ -53,6 +54,7 @@ FAMILIES = (
     uneven,
     strays,
     small,
+    indexer,
 )
 HELD_OUT = 5  # every fifth size of a family
 

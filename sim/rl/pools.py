@@ -153,10 +153,9 @@ def _wrong_pools(scenario: Scenario, model: ModelSpec, count: int) -> Iterator[M
         expected = "a transformer, which generates tokens"
         yield Mistake(where, "rl", f"a {model.kind}", expected)
         return
-    if model.compressed:
-        expected = "nothing: generation from compressed keys is not simulated"
-        found = f"{len(model.compress_ratios)} ratios"
-        yield Mistake(where, "model.compress_ratios", found, expected)
+    if sparse := model.sparse_keys:
+        expected = "nothing: generation from chosen or compressed keys is not simulated"
+        yield Mistake(where, *sparse, expected)
         return
     if rl.generation_gpus is not None and rl.off_policy_steps == 0:
         hint = "with off_policy_steps = 1 they are GPUs of their own"

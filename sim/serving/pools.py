@@ -129,10 +129,9 @@ def _mistakes(scenario: Scenario, model: ModelSpec, fabric: Fabric) -> list[Mist
     if model.kind != "transformer":
         expected = "a transformer, which has a KV cache"
         mistakes.append(Mistake(where, "inference", f"a {model.kind}", expected))
-    if model.compressed:
-        expected = "nothing: a cache of compressed keys is not simulated"
-        found = f"{len(model.compress_ratios)} ratios"
-        mistakes.append(Mistake(where, "model.compress_ratios", found, expected))
+    if sparse := model.sparse_keys:
+        expected = "nothing: a cache of chosen or compressed keys is not simulated"
+        mistakes.append(Mistake(where, *sparse, expected))
     mistakes += _uneven(where, "prefill", prefill, inference.prefill_tp)
     mistakes += _uneven(where, "decode", decode, inference.decode_tp)
     mistakes += _wrong_numbers(where, inference)

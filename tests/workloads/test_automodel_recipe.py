@@ -214,14 +214,12 @@ def test_adapters_beside_compiled_layers_are_read(recipe: Path) -> None:
 
 @pytest.mark.parametrize("name", ["zai-org/GLM-5.2", "deepseek-ai/DeepSeek-V3.2"])
 def test_keys_that_an_indexer_chooses_are_told(recipe: Path, name: str) -> None:
-    """A model of sparse attention is refused in one line that says so; --lenient lets every query see all keys."""
+    """Automodel's own layers of sparse attention are refused in one line that says whose there are."""
     text = recipe.read_text().replace("deepseek-ai/DeepSeek-V2-Lite", name)
     recipe.write_text(text)
     with pytest.raises(InputError, match="indexer") as error:
-        load_scenario(recipe, ["cluster.name=dgx-h100-superpod"])
+        step_time(load_scenario(recipe, ["cluster.name=dgx-h100-superpod"]))
     assert len(error.value.mistakes) == 1
-    chosen = ["cluster.name=dgx-h100-superpod", "recipe.lenient=true"]
-    assert any("indexer" in note for note in load_scenario(recipe, chosen).notes)
 
 
 def test_modules_that_are_excluded_have_no_adapter(recipe: Path) -> None:

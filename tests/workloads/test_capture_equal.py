@@ -197,6 +197,33 @@ class Layer(nn.Module):
         return x + self.experts(self.between(x))
 
 """
+#: What the same has more with the indexer of transformers' DeepSeek-V3.2, line by line.
+INDEXED = {
+    "class Attention(nn.Module):": """
+from transformers import DeepseekV32Config
+from transformers.models.deepseek_v32.modeling_deepseek_v32 import DeepseekV32Indexer
+CONFIG = DeepseekV32Config(hidden_size=HIDDEN, q_lora_rank=QUERIES, qk_rope_head_dim=ROTATED,
+    index_n_heads=4, index_head_dim=64, index_topk=16)
+
+class Attention(nn.Module):""",
+    "        self.up, self.o =": "        self.indexer = DeepseekV32Indexer(CONFIG, 0)\n        self.up, self.o =",
+    "    def forward(self, x, *tables):\n        q = self.q_up(self.q_norm(self.q_down(x)))": (
+        "    def forward(self, x, *tables):\n        *tables, turns, causal = tables\n"
+        "        residual = self.q_norm(self.q_down(x))\n        q = self.q_up(residual)"
+    ),
+    "        a = F.scaled_dot_product_attention(q, k, v, is_causal=True)\n        return self.o": """
+        chosen = self.indexer(x, residual, (turns, turns), causal[:, 0], None)
+        others = chosen.new_ones((BATCH, LENGTH, LENGTH), dtype=torch.bool).scatter(-1, chosen.long(), False)
+        a = F.scaled_dot_product_attention(q, k, v, attn_mask=causal & ~others.unsqueeze(1))
+        return self.o""",
+    '        self.register_buffer("numbers"': """
+        self.register_buffer("turns", torch.ones(1, LENGTH, ROTATED))
+        self.register_buffer("causal", torch.ones((1, 1, LENGTH, LENGTH), dtype=torch.bool).tril())
+        self.register_buffer("numbers\"""",
+    "layer(x, self.cosines, self.sines)": (
+        "layer(x, self.cosines, self.sines, self.turns, self.causal.expand(BATCH, -1, -1, -1))"
+    ),
+}
 #: ResNet-50 as torchvision builds it, pictures with channels last.
 RESNET = """
 import torch
@@ -270,6 +297,13 @@ MODEL = {
     "gated": True,
     "tied_embeddings": False,
 }
+DEEPSEEK = (
+    MODEL
+    | {"kv_heads": 4, "experts": 8, "experts_per_token": 2}
+    | {"q_lora_rank": 96, "kv_lora_rank": 64, "rope_head_dim": 32}
+    | {"head_dim": 64, "v_head_dim": 64, "shared_experts": 1}
+)
+SPARSE = DEEPSEEK | {"index_heads": 4, "index_head_dim": 64, "index_topk": 16}
 TRANSFORMERS = {"pytorch": {"modules": "transformers"}}
 GPT = MODEL | {
     "kv_heads": 4,
@@ -314,6 +348,15 @@ def latent() -> str:
     return "\n".join([EXPERTS, program[:before] + LATENT + after_layers])
 
 
+def indexed() -> str:
+    """The same with attention to the keys that an indexer chooses."""
+    program = latent()
+    for line, more in INDEXED.items():
+        assert program.count(line) == 1, line
+        program = program.replace(line, more)
+    return program
+
+
 def precise(precision: str) -> dict[str, Any]:
     return {"training": {"precision": precision}}
 
@@ -336,15 +379,8 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
         routed(),
         {"model": MODEL | {"kv_heads": 4, "experts": 8, "experts_per_token": 2}},
     ),
-    "latent attention, shared experts": (
-        latent(),
-        {
-            "model": MODEL
-            | {"kv_heads": 4, "experts": 8, "experts_per_token": 2}
-            | {"q_lora_rank": 96, "kv_lora_rank": 64, "rope_head_dim": 32}
-            | {"head_dim": 64, "v_head_dim": 64, "shared_experts": 1}
-        },
-    ),
+    "latent attention, shared experts": (latent(), {"model": DEEPSEEK}),
+    "keys that an indexer chooses": (indexed(), {"model": SPARSE}),
     "convolutions": (
         RESNET,
         {"model": {"name": "resnet50"}, "training": {"framework": "pytorch-eager"}},

@@ -123,8 +123,6 @@ def test_text_models_of_those_that_see(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("family", "why"),
     [
-        ("deepseek_v32", "indexer"),
-        ("glm_moe_dsa", "indexer"),
         ("gemma3_text", "norm behind"),
         ("lfm2_moe", "convolutions"),
         ("falcon", "beside each other"),

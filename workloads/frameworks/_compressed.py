@@ -1,4 +1,4 @@
-"""Compressed attention and residual streams: which layers have them, and what Megatron refuses beside them."""
+"""Sparse attention and residual streams: which layers have them, and what Megatron refuses beside them."""
 
 from __future__ import annotations
 
@@ -20,15 +20,23 @@ BESIDE = "with model.compress_ratios"
 
 @rule(
     "parallel.tp parallel.cp training training.packed training.recompute megatron.attention "
-    "megatron.recompute_modules megatron.fp8_dot_product_attention adapter.targets model.compress_ratios"
+    "megatron.recompute_modules megatron.fp8_dot_product_attention adapter.targets model.compress_ratios "
+    "model.index_topk model.index_pattern parallel.pp parallel.vpp megatron.pipeline_layout"
 )
 def in_megatron(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Layers of Megatron's own engine alone."""
     if s.training.framework != "megatron":
         yield from megatrons_own(s, model)
+        if getattr(model, "indexed", False):
+            hint = f'"{s.training.framework}" has layers of its own: training.framework = "megatron" has these'
+            expected = "nothing: attention to keys that an indexer chooses is not simulated there"
+            yield s.mistake("model.index_topk", expected, hint, model.index_topk)
     elif model.compress_ratios:
         yield from _spread(s)
         yield from _core(s)
+    elif getattr(model, "indexed", False):
+        yield from _core(s)
+        yield from _shared_choices(s, model)
 
 
 def _spread(s: JobSpec) -> Iterator[Mistake]:
@@ -47,9 +55,9 @@ def _spread(s: JobSpec) -> Iterator[Mistake]:
 def _core(s: JobSpec) -> Iterator[Mistake]:
     """Its core has kernels of its own, and does not run again."""
     if s.megatron.attention != "flash":
-        hint = "compressed attention has sparse kernels of its own"
+        hint = "this attention has sparse kernels of its own"
         yield s.mistake("megatron.attention", '"flash"', hint)
-    hint = "Megatron's dsv4_hybrid attention does not run its core again"
+    hint = "attention with sparse kernels does not run its core again"
     if s.training.recompute == "selective":
         yield s.mistake("training.recompute", '"none"', hint)
     elif "core_attn" in s.megatron.recompute_modules:
@@ -57,6 +65,20 @@ def _core(s: JobSpec) -> Iterator[Mistake]:
         yield s.mistake("megatron.recompute_modules", expected, hint, found)
     key = "megatron.fp8_dot_product_attention"
     yield from s.refused([key], "false", "its sparse kernels take 16 bits")
+
+
+def _shared_choices(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
+    """A stage begins with a layer that has an indexer: choices do not travel between stages."""
+    begin = 0
+    for count in _stages(s, model):
+        if begin < model.layers and count and not model.ratio_of(begin):
+            hint = "choices of keys do not travel between stages: megatron.pipeline_layout moves their ends"
+            expected = (
+                f"stages that begin with an indexer, and layer {begin + 1} has none"
+            )
+            yield s.mistake("parallel.pp", expected, hint)
+            return
+        begin += count
 
 
 @rule(
@@ -67,7 +89,7 @@ def hashed(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Experts chosen by tokens' numbers are where these are: on the first stage, and not beside other microbatches."""
     if model.kind != "transformer" or not model.hash_layers:
         return
-    first = _first_stage(s, model)
+    first = next(iter(_stages(s, model)), None)
     if first is not None and model.hash_layers > first:
         hint = "tokens' numbers are on the first stage alone (moe_n_hash_layers)"
         expected = f"at most its {first} layers"
@@ -77,12 +99,12 @@ def hashed(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     yield from s.refused([overlap], "false", hint)
 
 
-def _first_stage(s: JobSpec, model: ModelSpec) -> int | None:
-    """Layers of the first stage; None for a layout that is no layout, which is refused elsewhere."""
+def _stages(s: JobSpec, model: ModelSpec) -> list[int]:
+    """Layers of each stage in a row; none for a layout that is no layout, which is refused elsewhere."""
     text, p = s.megatron.pipeline_layout, s.parallel
     if text is None:
-        return model.layers // (p.pp * p.vpp)
+        return [model.layers // (p.pp * p.vpp)] * p.pp * p.vpp
     try:
-        return len(pipeline_layout.pipeline_layout(text).layers[0])
+        return list(map(len, pipeline_layout.pipeline_layout(text).layers))
     except ValueError:
-        return None
+        return []

@@ -137,7 +137,7 @@ def modules(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
         yield s.mistake("pytorch.modules", f"nothing with a model of kind {model.kind}")
 
 
-@rule("pytorch model.kind")
+@rule("pytorch model.kind parallel.cp parallel.pp model.index_pattern")
 def latent(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Attention's choices that latent attention does not have."""
     if model.kind != "transformer" or not model.latent:
@@ -154,6 +154,12 @@ def latent(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
         yield s.mistake("model.attention_gate", expected, gate, True)
     if s.pytorch.attention == "triton":
         yield s.mistake("pytorch.attention", "cudnn or flash2", hint)
+    if model.indexed:
+        hint = 'an indexer sees whole sequences here: training.framework = "megatron" spreads them'
+        yield from s.refused(["parallel.cp"], "1 with index_topk", hint)
+    if model.index_pattern:
+        hint = "a choice of keys that layers share does not travel between stages"
+        yield from s.refused(["parallel.pp"], "1 with index_pattern", hint)
 
 
 @rule("pytorch training parallel.cp parallel.ring_degree training.seq_len model")

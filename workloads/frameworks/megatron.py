@@ -46,9 +46,9 @@ def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
     yield from offloaded_caveat(s)
     if s.adapter.on:
         yield from _adapter_caveats(s, model)
-    if model.compress_ratios:
+    if model.compress_ratios or getattr(model, "indexed", False):
         yield (
-            "compressed attention: layers follow Megatron's source, sparse kernels the rate that FlashMLA's README "
+            "sparse attention: layers follow Megatron's source, its kernels the rate that FlashMLA's README "
             "prints; no step with them was measured"
         )
 

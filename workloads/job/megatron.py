@@ -239,7 +239,12 @@ class Megatron:
         0.0,
         "weight of the indexer's loss; 0: none",
         low=0,
-        wants="model.compress_ratios",
+        wants="model.index_topk",
+    )
+    dsa_indexer_rotate_activation: bool = key(
+        True,
+        "a Hadamard matrix mixes the indexer's heads",
+        wants="model.kv_lora_rank; model.index_topk",
     )
     cross_entropy_fusion: bool = key(True, "loss in one pass")
     cross_entropy_fusion_impl: Literal["native", "te", "torch", "torch-fp32"] = key(

@@ -101,7 +101,11 @@ class Keys(Generic[N]):
     index_heads: int | N = heads_of("heads of the indexer; default 64")
     index_head_dim: int | N = width("width of the indexer's heads; default 128")
     index_topk: int | N = part(
-        "keys that the indexer chooses for a query; default 512", low=1
+        "keys that an indexer chooses for a query; default all (MLA) or 512", low=1
+    )
+    index_pattern: str | N = part(
+        "a letter a layer: F has an indexer, S the last F's choice; default F",
+        wants="model.kv_lora_rank; model.index_topk",
     )
     o_groups: int | N = part(
         "compressed attention: groups of output heads; default 8", low=1

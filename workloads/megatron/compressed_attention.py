@@ -6,14 +6,14 @@ which asserts that all heads are on one rank. Rotations are fused, whatever rope
 
 from __future__ import annotations
 
-from prestep.workloads.megatron.core_attention import products
-from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
-from prestep.workloads.megatron.gemm import later
-from prestep.workloads.megatron.linear import column_linear, gradient_of, row_linear
+from prestep.workloads.megatron.absorbed_attention import by_group
+from prestep.workloads.megatron.elementwise import fused, unsaved
+from prestep.workloads.megatron.linear import column_linear, row_linear
 from prestep.workloads.megatron.shard import Shard, whole
 from prestep.workloads.megatron.sparse_attention import (
     Compressor,
     Indexer,
+    Lists,
     SparseAttention,
 )
 from prestep.workloads.models import compressed
@@ -52,7 +52,7 @@ class CompressedAttention(Module):
             self.compressor = self.child(Compressor(t, m, s, ratio, m.head_dim))
         if ratio == compressed.INDEXED:
             self.indexer = self.child(Indexer(t, m, s))
-        self.core = SparseAttention(m, s, ratio)
+        self.core = SparseAttention(m, s, Lists.compressed(m, s, ratio))
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         states = column_linear(t, x, self.q_down, whole(self.s))
@@ -67,10 +67,12 @@ class CompressedAttention(Module):
             keys = _behind(t, keys, self.compressor.forward(t, x))
         if self.indexer is not None:
             indexed = self.indexer.forward(t, x, states)
-        o = self.core.attend(t, q, keys, self.sinks, indexed)
+        o = self.core.attend(t, [q, keys, self.sinks], q.shape, indexed)
         # Turned back into a tensor of its own: backward of attention wants its output as it was.
         o = fused(t, [unsaved(o)], o.shape, 2 * o.size, 2 * o.size)
-        return row_linear(t, self._grouped(t, o), self.proj, self.s)
+        # Outputs of each group of heads are projected apart.
+        o = by_group(t, o, self.group, self.m.o_groups, self.m.o_lora_rank, self.s)
+        return row_linear(t, o, self.proj, self.s)
 
     @property
     def _again(self) -> bool:
@@ -92,34 +94,6 @@ class CompressedAttention(Module):
         """The last elements of each head rotated in place."""
         moved = 2.0 * x.size * self.m.rope_head_dim / self.m.head_dim
         return fused(t, [unsaved(x)], x.shape, moved, moved)
-
-    def _grouped(self, t: Tape, o: Tensor) -> Tensor:
-        """Outputs of each group of heads projected apart, in 16 bits (torch.einsum), and put beside each other."""
-        m, w = self.m, self.group
-        n, wide = m.o_groups, o.shape[-1]
-        rows = o.elements // wide
-        z = t.empty((*o.shape[:-1], w.shape[0]), o.itemsize)
-        t.cpu("linear")
-        products(t, n, rows, wide // n, m.o_lora_rank, ("nt",))
-        pass_over(t, z.elements, 2 * z.size)
-        kept = detached(o)
-
-        def gradient() -> None:
-            """The weight's, which is then added to the buffer that accumulates it."""
-            products(t, n, rows, wide // n, m.o_lora_rank, ("tn",))
-            moved = 2.0 + 2 * self.s.numbers.wide
-            pass_over(t, w.elements, moved * w.elements)
-
-        def backward(g: Tensor) -> list[Tensor | None]:
-            t.cpu("linear_backward")
-            products(t, n, rows, wide // n, m.o_lora_rank, ("nn",))
-            grad = t.empty(kept.shape, kept.itemsize)
-            pass_over(t, grad.elements, 2 * grad.size)
-            if w.requires_grad:
-                later(t, gradient, (g, kept))
-            return [grad, gradient_of(w)]
-
-        return t.apply(z, [o, w], backward)
 
 
 def _behind(t: Tape, keys: Tensor, more: Tensor) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from prestep.sim.extras import lazily
 from prestep.workloads.exchanges.tensor import gather, reduce
 from prestep.workloads.job.megatron import GraphedModule
+from prestep.workloads.megatron.absorbed_attention import AbsorbedAttention
 from prestep.workloads.megatron.attention import Attention
 from prestep.workloads.megatron.compressed_attention import CompressedAttention
 from prestep.workloads.megatron.cross_entropy import cross_entropy
@@ -226,6 +227,8 @@ def _part(
     s = kept(s, "attn")
     if m.compressed:
         return CompressedAttention(t, m, s, ratio)
+    if m.indexed:
+        return AbsorbedAttention(t, m, s, ratio)
     return LatentAttention(t, m, s) if m.latent else Attention(t, m, s, window)
 
 

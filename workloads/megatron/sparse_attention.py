@@ -1,22 +1,29 @@
-"""Attention of every query to keys of its own choice, and the indexer that chooses (DeepSeek-V4's CSA and HCA).
+"""Attention of every query to keys of its own choice, and the indexer that chooses them.
 
+Keys are compressed (DeepSeek-V4's CSA and HCA) or those of single tokens (DeepSeek-V3.2's and GLM-5's DSA).
 Source: megatron/core/transformer/experimental_attention_variant/csa_utils/fused_sparse_attention.py (branch dev,
-d48bd6be): FlashMLA's kernel forward, cuDNN's backward, both over lists of keys; the indexer's scores of all compressed
-keys, a radix top-k, and, where it is trained, a loss over the chosen keys whose gradients are made in the forward pass.
+d48bd6be) and dsa_cudnn_kernels.py (main, d98e8a64): FlashMLA's kernel forward, cuDNN's backward, both over lists of
+keys; the indexer's scores of all keys, a radix top-k, and, where it is trained, a loss over the chosen keys whose
+gradients are made in the forward pass.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.workloads.exchanges.tensor import exchange
+from prestep.workloads.megatron.documents import in_documents
 from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
 from prestep.workloads.megatron.linear import column_linear
 from prestep.workloads.megatron.shard import Shard, unquantized, whole
 from prestep.workloads.models import compressed
 from prestep.workloads.models.compressed import overlap
+from prestep.workloads.models.counts import pairs
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.torch import indexing
 from prestep.workloads.torch.activation_checkpoint import detached
 from prestep.workloads.torch.functional import launched, norm
 from prestep.workloads.torch.modules import Module
@@ -104,6 +111,13 @@ BLOCK = 64
 # positions in the whole batch (four); chosen ones are compared, moved behind the tokens, selected, packed (four more).
 LISTED, CHOSEN = 4, 8
 LIST_BYTES = 8.0
+# The same of tokens: places are held against a sequence's end, and sorted: valid ones to the left, then by place. With
+# a loss they are held in both orders, and scores go along.
+OF_TOKENS, OF_TOKENS_TAUGHT = (26, 2), (42, 3)
+# FlashMLA takes lists of whole multiples, and heads, as cuDNN's gradients of the indexer do.
+MULTIPLE, HEADS = 512, 64
+# The most bytes of scores at once: queries are scored in chunks.
+CHUNK = float(1 << 30)
 # The indexer's loss: bytes that each operator moves for a chosen key of a query. Positions as long integers, scores
 # gathered and masked, a softmax; both distributions clamped, their logarithms, difference, product and sum.
 DISTRIBUTION = (8.0, 12.0, 16.0, 14.0, 8.0)
@@ -113,8 +127,67 @@ SCORE_GRADIENTS, PRODUCTS = 12.0, 3
 
 
 @dataclass(frozen=True)
+class Lists:
+    """Keys that queries have.
+
+    Attributes
+    ----------
+    width, seen, chosen : int
+        Keys of a list, those that its query sees on average, and those that an indexer chose of them.
+    keys, scored : int
+        Keys that there are to choose among, and those before a query on average.
+    heads, dim, values : int
+        Heads of queries on this rank, and the mean width of queries and values as kernels take them, and of values.
+    passes, taught : (int, int)
+        Kernels that make a list and sorts of it, without and with a loss; 0: the list is another layer's.
+    again : bool
+        Whether the loss runs attention once more, whose statistics it needs.
+    """
+
+    width: int
+    seen: int
+    chosen: int
+    keys: int
+    scored: int
+    heads: int
+    dim: int
+    values: int
+    passes: tuple[int, int]
+    taught: tuple[int, int]
+    again: bool = False
+
+    @classmethod
+    def compressed(cls, m: ModelSpec, s: Shard, ratio: int) -> Lists:
+        """A window and compressed keys; without an indexer lists have no lengths and are read to their end."""
+        groups, most = s.seq_len // ratio if ratio else 0, m.window
+        sizes = m.heads, m.head_dim, m.head_dim
+        if ratio != compressed.INDEXED:
+            width = -(-(most + groups) // BLOCK) * BLOCK
+            none = LISTED, 0
+            return cls(width, width, 0, groups, 0, *sizes, none, none)
+        seen = round(compressed.keys(m, ratio, s.seq_len))
+        chosen = max(1, round(compressed.compressed_keys(m, ratio, s.seq_len)))
+        # Half of the scores are of keys behind their query, which the kernel leaves out.
+        scored, passes = max(1, groups // 2), (CHOSEN, 0)
+        width = most + m.index_topk
+        return cls(width, seen, chosen, groups, scored, *sizes, passes, passes)
+
+    @classmethod
+    def tokens(cls, m: ModelSpec, s: Shard, ratio: int) -> Lists:
+        """Tokens themselves, in the compressed state that is key and value of all heads."""
+        width = -(-m.index_topk // MULTIPLE) * MULTIPLE
+        seen = max(1, round(pairs(m, 0, in_documents(s).seq_len)))
+        heads = -(-m.heads // s.group.size // HEADS) * HEADS
+        dim = m.kv_lora_rank + m.rope_head_dim // 2
+        sizes = heads, dim, m.kv_lora_rank
+        passes, taught = (OF_TOKENS, OF_TOKENS_TAUGHT) if ratio else ((0, 0), (0, 0))
+        scored, shares = max(1, s.seq_len // 2), bool(m.index_pattern)
+        return cls(width, seen, seen, s.seq_len, scored, *sizes, passes, taught, shares)
+
+
+@dataclass(frozen=True)
 class Indexed:
-    """What an indexer makes of the tokens: its queries, its compressed keys, and the weights of its heads."""
+    """What an indexer makes of the tokens: its queries, its keys, and the weights of its heads."""
 
     queries: Tensor
     keys: Tensor
@@ -126,7 +199,7 @@ class Indexed:
 
 
 class Indexer(Module):
-    """Scores of compressed keys, by heads of their own; it sees values without their history."""
+    """Scores of keys, by heads of their own; it sees values without their history."""
 
     def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
         super().__init__()
@@ -134,54 +207,72 @@ class Indexer(Module):
         width = m.index_heads * m.index_head_dim
         self.up = self.add(t, width, m.q_lora_rank, name="linear_wq_b")
         self.weigh = self.add(t, m.index_heads, m.hidden, name="linear_weights_proj")
-        ratio = compressed.INDEXED
-        compressor = Compressor(t, m, s, ratio, m.index_head_dim, mixed=True)
-        self.compressor = self.child(compressor)
+        self.compressor: Compressor | None = None
+        if m.compressed:
+            ratio = compressed.INDEXED
+            compressor = Compressor(t, m, s, ratio, m.index_head_dim, mixed=True)
+            self.compressor = self.child(compressor)
+        else:
+            self.down = self.add(t, m.index_head_dim, m.hidden, name="linear_wk")
+            names = ("k_norm", "k_norm.bias")
+            self.norm = [self.add(t, m.index_head_dim, name=name) for name in names]
 
     def forward(self, t: Tape, x: Tensor, states: Tensor) -> Indexed:
         """``x``: tokens; ``states``: what queries are compressed to."""
         x, states = detached(x), detached(states)
-        q = column_linear(t, states, self.up, self.s)
-        turned = 2.0 * q.size * self.m.rope_head_dim / self.m.index_head_dim
-        q = hadamard(t, fused(t, [unsaved(q)], q.shape, turned, turned))
-        k = self.compressor.forward(t, x)
+        q = self._turned(t, column_linear(t, states, self.up, self.s))
+        if self.compressor is not None:
+            k = self.compressor.forward(t, x)
+        else:
+            k = norm(t, "layer", column_linear(t, x, self.down, self.s), self.norm)
+            k = self._turned(t, k)
         w = column_linear(t, x, self.weigh, unquantized(self.s))
         return Indexed(q, k, fused(t, [unsaved(w)], w.shape, 2 * w.size, 2 * w.size))
 
+    def _turned(self, t: Tape, x: Tensor) -> Tensor:
+        """Heads' rotated parts, and heads themselves by a Hadamard matrix."""
+        turned = 2.0 * x.size * self.m.rope_head_dim / self.m.index_head_dim
+        x = fused(t, [unsaved(x)], x.shape, turned, turned)
+        mixed = self.m.compressed or self.s.options.dsa_indexer_rotate_activation
+        return hadamard(t, x) if mixed else x
+
 
 class SparseAttention:
-    """The core of compressed attention in a layer of a ratio, on a rank that has all heads."""
+    """The core of attention over lists of keys."""
 
-    def __init__(self, m: ModelSpec, s: Shard, ratio: int) -> None:
-        self.m, self.s, self.ratio = m, s, ratio
+    def __init__(self, m: ModelSpec, s: Shard, lists: Lists) -> None:
+        self.m, self.s, self.lists = m, s, lists
         self.trains = s.options.dsa_indexer_loss_coeff > 0
 
     def attend(
-        self, t: Tape, q: Tensor, keys: Tensor, sinks: Tensor, indexed: Indexed | None
+        self,
+        t: Tape,
+        inputs: list[Tensor],
+        shape: tuple[int, ...],
+        indexed: Indexed | None,
     ) -> Tensor:
-        """Every query's heads over its keys, ``keys`` being all there are."""
+        """The output, of a shape, of queries over keys, the first two inputs; ``indexed`` chooses those of each."""
         tokens = self.s.batch * self.s.tokens
         t.cpu("attention")
         gradients = [] if indexed is None else self._choose(t, tokens, indexed)
-        y = t.empty(q.shape, q.itemsize)
+        y = t.empty(shape, inputs[0].itemsize)
         if indexed is None:
-            self._list(t, tokens, LISTED)
-        t.launch(Kernel("sparse_attention_fwd", self._shape(tokens)))
+            self._list(t, tokens, self.lists.passes)
+        self._attend(t, tokens, "fwd")
         if indexed is not None:
             self._teach(t, tokens)
         # The output, a float of every row and head, the lists, and the indexer's gradients.
-        listed = (tokens, self._width)
-        saved = [detached(y), t.empty((tokens, self.m.heads), 4), t.empty(listed, 4)]
-        inputs = [q, keys, sinks]
+        listed, heads = (tokens, self.lists.width), (tokens, self.lists.heads)
+        saved = [detached(y), t.empty(heads, 4), t.empty(listed, 4)]
+        kept = [unsaved(x) if x.storage is None else detached(x) for x in inputs[:2]]
         if indexed is not None and self.trains:
-            inputs += indexed.tensors
+            inputs = [*inputs, *indexed.tensors]
         sizes = [(x.shape, x.itemsize) for x in inputs]
-        kept = [unsaved(x) if x.storage is None else detached(x) for x in (q, keys)]
 
         def backward(g: Tensor) -> list[Tensor | None]:
             _ = (g, saved, kept)
             t.cpu("attention_backward")
-            t.launch(Kernel("sparse_attention_bwd", self._shape(tokens)))
+            self._attend(t, tokens, "bwd")
             for made in gradients:
                 # Scaled by the loss's own gradient.
                 pass_over(t, made.elements, 2 * made.size)
@@ -189,68 +280,67 @@ class SparseAttention:
 
         return t.apply(y, inputs, backward)
 
-    @property
-    def _width(self) -> int:
-        """Keys of a list, seen or not."""
-        m, s = self.m, self.s
-        if self.ratio == compressed.INDEXED:
-            return m.window + m.index_topk
-        listed = m.window + (s.seq_len // self.ratio if self.ratio else 0)
-        return -(-listed // BLOCK) * BLOCK
+    def _attend(self, t: Tape, tokens: int, way: str) -> None:
+        """The kernel over lists, forward or backward."""
+        shape = (tokens, self.lists.heads, self.lists.seen, self.lists.dim)
+        t.launch(Kernel(f"sparse_attention_{way}", shape))
 
-    def _shape(self, tokens: int) -> tuple[int, int, int, int]:
-        """Of the kernels: lists of chosen keys have lengths, others are read to their end."""
-        m, seen = self.m, self._width
-        if self.ratio == compressed.INDEXED:
-            seen = round(compressed.keys(m, self.ratio, self.s.seq_len))
-        return tokens, m.heads, seen, m.head_dim
-
-    def _list(self, t: Tape, tokens: int, kernels: int) -> None:
+    def _list(self, t: Tape, tokens: int, passes: tuple[int, int]) -> None:
         """Lists of keys for every query."""
-        count = tokens * self._width
+        shape = tokens, self.lists.width
+        kernels, sorts = passes
         t.cpu("elementwise", kernels)
         for _ in range(kernels):
-            pass_over(t, count, LIST_BYTES * count)
+            pass_over(t, shape[0] * shape[1], LIST_BYTES * shape[0] * shape[1])
+        for _ in range(sorts):
+            indexing.argsort(t, Tensor(None, shape, indexing.INDEX))
 
     def _choose(self, t: Tape, tokens: int, indexed: Indexed) -> list[Tensor]:
         """Chooses keys by their scores, and lists them; what will hold the indexer's gradients."""
-        m, seq = self.m, self.s.seq_len
-        groups = seq // self.ratio
-        # Half of the scores are of keys behind their query, which the kernel leaves out.
-        scored = max(1, groups // 2)
+        m, lists = self.m, self.lists
+        written = 4.0 * tokens * lists.keys
         scores = Kernel(
             "index_scores",
-            (tokens, m.index_heads, scored, m.index_head_dim),
-            bytes=indexed.queries.size + 4.0 * tokens * groups,
+            (tokens, m.index_heads, lists.scored, m.index_head_dim),
+            bytes=indexed.queries.size + written,
         )
         weights = indexed.weights
         pass_over(t, weights.elements, 6 * weights.elements)
         t.launch(scores)
-        pass_over(t, tokens * groups, 4.0 * tokens * (scored + m.index_topk))
-        self._list(t, tokens, CHOSEN)
+        t.scratch(min(written, CHUNK))
+        read = 4.0 * tokens * (lists.scored + m.index_topk)
+        pass_over(t, tokens * lists.keys, read)
+        self._list(t, tokens, lists.taught if self._taught(t) else lists.passes)
         if not self.trains:
             return []
         return [t.empty(x.shape, x.itemsize) for x in indexed.tensors]
 
+    def _taught(self, t: Tape) -> bool:
+        """Whether the indexer's loss is made: of tokens only where a layer has a backward pass."""
+        return self.trains and t.grad_enabled
+
     def _teach(self, t: Tape, tokens: int) -> None:
         """What the indexer should have chosen, by attention's own scores of the chosen keys; its loss and gradients.
 
-        Both distributions are made whether the loss counts or not.
+        Of compressed keys both distributions are made whether the loss counts or not.
         """
-        m = self.m
-        chosen = max(
-            1, round(compressed.compressed_keys(m, self.ratio, self.s.seq_len))
-        )
+        m, lists = self.m, self.lists
+        if m.indexed and not self._taught(t):
+            return
         count = tokens * m.index_topk
+        if lists.again:
+            self._attend(t, tokens, "fwd")
         t.cpu("elementwise", len(DISTRIBUTION))
         for moved in DISTRIBUTION:
             pass_over(t, count, moved * count)
-        t.launch(Kernel("index_scores", (tokens, m.heads, chosen, m.head_dim)))
+        t.launch(Kernel("index_scores", (tokens, lists.heads, lists.chosen, lists.dim)))
+        if self.s.group.size > 1:  # ranks have other heads of the same queries
+            exchange(t, "all_reduce", 4.0 * count, self.s.group)
         if not self.trains:
             return
         t.cpu("elementwise", len(DIVERGENCE) + 1)
         for moved in (*DIVERGENCE, SCORE_GRADIENTS):
             pass_over(t, count, moved * count)
-        shape = (tokens, m.index_heads, chosen, m.index_head_dim)
-        flops = PRODUCTS * 2.0 * tokens * m.index_heads * chosen * m.index_head_dim
+        shape = (tokens, max(HEADS, m.index_heads), lists.chosen, m.index_head_dim)
+        flops = PRODUCTS * 2.0 * math.prod(shape)
         t.launch(Kernel("index_scores", shape, flops=flops))

@@ -50,7 +50,9 @@ def wrong_keys(said: Model, m: ModelSpec) -> Iterator[tuple[str, str, str]]:
         return
     for key in DEFAULTS:
         if getattr(said, key):
-            yield key, str(getattr(said, key)), "compress_ratios beside it"
+            beside = "kv_lora_rank and index_topk or " if "index" in key else ""
+            expected = f"{beside}compress_ratios beside it"
+            yield key, str(getattr(said, key)), expected
 
 
 def _ratios(m: ModelSpec) -> Iterator[tuple[str, str, str]]:

@@ -9,7 +9,7 @@ from prestep.sim.extras import lazily
 from prestep.workloads.models import hybrid
 
 with lazily():
-    from prestep.workloads.models import compressed
+    from prestep.workloads.models import compressed, indexed
 
 if TYPE_CHECKING:
     from prestep.workloads.models.model import ModelSpec
@@ -25,8 +25,9 @@ def attention_parameters(m: ModelSpec, layer: int = 0) -> int:
     if m.compressed:
         return compressed.parameters(m, m.ratio_of(layer))
     total = attention_weights(m, layer)
-    if m.latent:
-        return total + m.q_lora_rank + m.kv_lora_rank  # norms of compressed states
+    if m.latent:  # norms of compressed states, and of the indexer's keys
+        norm = 2 * m.index_head_dim if m.ratio_of(layer) else 0
+        return total + m.q_lora_rank + m.kv_lora_rank + norm
     q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
     total += (2 * q if m.attention_gate else q) + 2 * kv if m.qkv_bias else 0
     total += m.hidden if m.bias else 0
@@ -140,7 +141,7 @@ def pairs(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
         return 0.0
     if m.compressed:
         return compressed.keys(m, m.ratio_of(layer), seq)
-    window = m.window_of(layer)
+    window = m.index_topk if m.indexed else m.window_of(layer)
     if window and window < seq:
         return window - window**2 / (2 * seq)
     return seq / 2 if causal and not m.patch else float(seq)
@@ -148,13 +149,8 @@ def pairs(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> float:
 
 def attention_flops(m: ModelSpec, seq: int, causal: bool = True) -> float:
     """Of scores and their products with values, forward, for one token and all layers."""
-    if m.compressed:
-        layers = sum(score_flops(m, i, seq, causal) for i in range(m.layers))
-        return layers + m.mtp_layers * score_flops(m, m.layers, seq, causal)
-    value = m.v_head_dim if m.latent else m.head_dim
-    layers = sum(pairs(m, i, seq, causal) for i in range(m.layers))
-    keys = layers + m.mtp_layers * pairs(m, m.layers, seq, causal)
-    return 2.0 * m.heads * (m.query_dim + value) * keys
+    layers = sum(score_flops(m, i, seq, causal) for i in range(m.layers))
+    return layers + m.mtp_layers * score_flops(m, m.layers, seq, causal)
 
 
 def score_flops(m: ModelSpec, layer: int, seq: int, causal: bool) -> float:
@@ -162,7 +158,10 @@ def score_flops(m: ModelSpec, layer: int, seq: int, causal: bool) -> float:
     if m.compressed:
         return compressed.score_flops(m, m.ratio_of(layer), seq, causal)
     value = m.v_head_dim if m.latent else m.head_dim
-    return 2.0 * m.heads * (m.query_dim + value) * pairs(m, layer, seq, causal)
+    own = m.indexed and m.ratio_of(layer)
+    scores = indexed.score_flops(m, seq, causal) if own else 0.0
+    keys = pairs(m, layer, seq, causal)
+    return scores + 2.0 * m.heads * (m.query_dim + value) * keys
 
 
 def attention_weights(m: ModelSpec, layer: int) -> int:
@@ -176,4 +175,5 @@ def attention_weights(m: ModelSpec, layer: int) -> int:
     down = m.hidden * (m.kv_lora_rank + m.rope_head_dim)
     up = m.kv_lora_rank * m.heads * (m.head_dim + m.v_head_dim)
     output = m.heads * m.v_head_dim * m.hidden
-    return queries + down + up + output
+    indexer = indexed.weights(m) if m.ratio_of(layer) else 0
+    return queries + down + up + output + indexer

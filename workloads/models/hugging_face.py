@@ -384,7 +384,7 @@ _FAMILIES: dict[
     "granitemoehybrid": (hugging_face_hybrids.NAMES, hugging_face_recent.granite),
     **{
         family: (_LLAMA_NAMES, reader)
-        for family, reader in hugging_face_recent.readers(_llama).items()
+        for family, reader in hugging_face_recent.readers(_llama, _deepseek).items()
     },
     **hugging_face_hybrids.FAMILIES,
     **hugging_face_compressed.FAMILIES,

@@ -17,12 +17,11 @@ from prestep.workloads.models.hybrid import (
     FEED_FORWARD,
     MAMBA,
 )
+from prestep.workloads.models.indexed import pattern_of
 
 Reader = Callable[[dict[str, Any], str], dict[str, Any]]
 #: Families that are not read -> what their layers have that is not simulated.
 REASONS: Mapping[str, str] = {
-    "deepseek_v32": "sparse attention whose tokens an indexer chooses",
-    "glm_moe_dsa": "sparse attention whose tokens an indexer chooses",
     "gemma2": "a norm behind each part as well as before it, and capped scores",
     "gemma3": "a norm behind each part as well as before it",
     "gemma3_text": "a norm behind each part as well as before it",
@@ -85,8 +84,8 @@ def _window(config: Mapping[str, Any], where: str) -> dict[str, Any]:
     return {"window": size, "window_every": every}
 
 
-def readers(llama: Reader) -> dict[str, Reader]:
-    """Readers by family; ``llama``: that of a llama's keys."""
+def readers(llama: Reader, deepseek: Reader) -> dict[str, Reader]:
+    """Readers by family; ``llama`` and ``deepseek``: those of their keys."""
 
     def olmo(config: dict[str, Any], where: str) -> dict[str, Any]:
         plain = {"mlp_bias": config.get("attention_bias")}
@@ -114,12 +113,35 @@ def readers(llama: Reader) -> dict[str, Reader]:
             "router_bias": bool(config.get("moe_router_enable_expert_bias")),
         }
 
+    def sparse(config: dict[str, Any], where: str) -> dict[str, Any]:
+        kinds = list(config.get("mlp_layer_types") or ())
+        dense = kinds.index("sparse") if "sparse" in kinds else len(kinds) or 3
+        usual = {"first_k_dense_replace": dense, "topk_method": "noaux_tc"}
+        return deepseek(usual | config, where) | _indexer(config)
+
     return {
+        "deepseek_v32": sparse,
+        "glm_moe_dsa": sparse,
         "olmo2": olmo,
         "olmo3": olmo,
         "apertus": apertus,
         "bailing_moe": bailing,
         "bailing_moe_v2": bailing,
+    }
+
+
+def _indexer(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The indexer of sparse attention, and which layers have one (GlmMoeDsaConfig; DeepSeek's all have)."""
+    kinds = config.get("indexer_types") or config.get("index_topk_pattern") or ()
+    heads = 32 if config.get("model_type") == "glm_moe_dsa" else 64
+    every = max(config.get("index_topk_freq") or 1, 1)
+    first = config.get("index_skip_topk_offset", 2)
+    pattern = pattern_of(config["num_hidden_layers"], every, first, kinds)
+    return {
+        "index_heads": config.get("index_n_heads", heads),
+        "index_head_dim": config.get("index_head_dim"),
+        "index_topk": config.get("index_topk", 2048),
+        "index_pattern": pattern or None,
     }
 
 

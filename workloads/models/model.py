@@ -17,7 +17,7 @@ from prestep.workloads.job.model import Keys, Model
 from prestep.workloads.models import checks, hybrid
 
 with lazily():
-    from prestep.workloads.models import compressed
+    from prestep.workloads.models import compressed, indexed
 
 __all__ = ["MODELS", "ModelSpec", "load_model", "model_names", "read_model"]
 
@@ -79,8 +79,25 @@ class ModelSpec(Keys[Never]):
         """Attention is over a window and compressed keys (`prestep.workloads.models.compressed`)."""
         return bool(self.compress_ratios)
 
+    @property
+    def indexed(self) -> bool:
+        """Latent attention is to keys that an indexer chooses (`prestep.workloads.models.indexed`)."""
+        return self.latent and self.index_topk > 0
+
+    @property
+    def sparse_keys(self) -> tuple[str, str] | None:
+        """The key of a scenario, with what it says, that makes attention one to chosen or compressed keys."""
+        if self.compressed:
+            return "model.compress_ratios", f"{len(self.compress_ratios)} ratios"
+        return ("model.index_topk", str(self.index_topk)) if self.indexed else None
+
     def ratio_of(self, layer: int) -> int:
-        """Tokens that share a compressed key of a layer; 0: there are none, as of further layers where nobody says."""
+        """Tokens that share a key that a layer compresses or whose indexer chooses it; 0: there are none.
+
+        So of further layers where nobody says; those of latent attention have an indexer.
+        """
+        if self.indexed:
+            return int(self.index_pattern[layer : layer + 1] != indexed.SHARED)
         return next(iter(self.compress_ratios[layer:]), 0)
 
     @property
@@ -267,6 +284,8 @@ compress_ratios streams hash_layers index_heads index_head_dim index_topk o_grou
 
 def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
     others = any(getattr(s, key) for key in _COMPRESSED_KEYS.split())
+    latent = s.kv_lora_rank and s.index_topk and not s.compress_ratios
+    kind = indexed if latent else compressed
     said = {entry.name: getattr(s, entry.name) for entry in fields(s)}
     decided = {
         "name": name,
@@ -277,12 +296,12 @@ def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mista
         **_attention(s),
         **_feed_forward(s),
         **hybrid.keys_of(s),
-        **(compressed.keys_of(s) if others else {}),
+        **(kind.keys_of(s) if others else {}),
     }
     spec = ModelSpec(**said | decided)
     mistakes = checks.numbers(s, spec, where) + checks.parts(s, spec, where)
     wrong = [*hybrid.wrong_keys(s, spec)]
-    wrong += compressed.wrong_keys(s, spec) if others else ()
+    wrong += kind.wrong_keys(s, spec) if others else ()
     mistakes += [
         Mistake(where, f"model.{key}", found, expected)
         for key, found, expected in wrong

@@ -178,7 +178,7 @@ class Fused:
     """A call of ``scaled_dot_product_attention`` by "cudnn", "flash" or "efficient", and that of its gradients.
 
     `q`, `k` and `v` are (batch, heads, tokens, width) each; `keeps`: the sums of rows are kept for a backward pass.
-    Without `causal` every token sees all, which is what the operators do if nothing is said.
+    Without `causal` every token sees all, which is what the operators do if nothing is said; `mask` is added to scores.
     """
 
     backend: str
@@ -187,6 +187,7 @@ class Fused:
     v: Operand
     keeps: bool
     causal: bool = True
+    mask: Operand | None = None
 
     @property
     def name(self) -> str:
@@ -215,7 +216,7 @@ class Fused:
             debug = Operand(y.dtype, (0,))
             plain = self.q, self.k, self.v, *self._how
             return Operation(f"{self.name}.default", plain, (), (*results, debug))
-        plain = self.q, self.k, self.v, None, self.keeps, *self._how
+        plain = self.q, self.k, self.v, self.mask, self.keeps, *self._how
         return Operation(f"{self.name}.default", plain, (), results)
 
     @property
@@ -232,13 +233,13 @@ class Fused:
         if self.backend == EFFICIENT:
             wanted = True, True, True, False
             last = (True,) if self.causal else ()
-            plain = g, *tensors, None, *kept, *random, 0.0, wanted, *last
+            plain = g, *tensors, self.mask, *kept, *random, 0.0, wanted, *last
             return Operation(name, plain, (), tuple(grads))
         if self.backend == "flash":
             how = *tokens, 0.0, self.causal
             packed = g, *tensors, *kept, None, None, *how, *random
             return Operation(name, packed, (), tuple(grads))
-        beside = *random, None, None, None, *tokens, 0.0, self.causal
+        beside = *random, self.mask, None, None, *tokens, 0.0, self.causal
         return Operation(name, (g, *tensors, *kept, *beside), (), tuple(grads))
 
     def output_strides(self, q: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -88,7 +88,6 @@ def read(document: Document, beside: Sequence[Document] = ()) -> Recipe:
     made: Recipe = module.read(job.recipe, job.companions(_companions.PARTS))
     for one in (job.recipe, *job.companions((_companions.MODEL,))):
         _companions.check_text_model(made, one)
-    _companions.check_whole_attention(made)
     _companions.complete(job, made, document.path.parent)
     return made
 

@@ -199,15 +199,6 @@ def check_text_model(recipe: Recipe, document: Document) -> None:
         recipe.lost.append(lost)
 
 
-def check_whole_attention(recipe: Recipe) -> None:
-    """Notes among what is not simulated that a model chooses its keys, of which the bundled one sees all."""
-    setting = recipe.settings.get("model.name")
-    if setting is not None and str(setting.value).endswith("-all-keys"):
-        what = "an indexer that chooses keys for each query (sparse attention)"
-        nearly = "every key is seen"
-        recipe.lose(setting.where, setting.said, setting.value, what, nearly)
-
-
 def _signs(document: Document) -> Iterator[tuple[str, str]]:
     """Keys, with what they say, that only such a training has."""
     for key, entry in document.entries.items():

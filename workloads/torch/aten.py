@@ -79,7 +79,7 @@ def strides_of(x: Tensor) -> tuple[int, ...]:
 def view(x: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Tensor:
     """The same memory in another shape and order, without history."""
     y = Tensor(x.storage, shape, x.itemsize)
-    y.offset = x.offset
+    y.offset, y.dtype = x.offset, x.dtype
     y.strides = () if tuple(strides) == contiguous(shape) else tuple(strides)
     return y
 

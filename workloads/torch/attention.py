@@ -30,7 +30,7 @@ def rope(t: Tape, x: Tensor, heads_behind: bool = False) -> Tensor:
     ``x`` is (batch, heads, seq, head_dim), or (batch, seq, heads, head_dim) where heads lie behind tokens.
     """
     if t.choices is not None and t.choices.modules == "transformers":
-        return written_out.rope(t, x)
+        return written_out.rope(t, x, heads_behind)
     if heads_last(t) and not heads_behind:
         turned = rope(t, aten.transpose(t, x, 1, 2), True)
         return aten.transpose(t, turned, 1, 2)
@@ -77,20 +77,32 @@ def in_window(samples: int, tokens: int, window: int) -> tuple[int, int]:
 
 
 def attention(
-    t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int = 0, causal: bool = True
+    t: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: int = 0,
+    causal: bool = True,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Attention over this rank's heads; ranks that exchange heads for tokens have all tokens meanwhile.
 
-    `window`: tokens that a query looks back, 0: all.
+    `window`: tokens that a query looks back, 0: all; `mask`: what is added to the scores, in place of a causal kernel.
     """
     if t.heads is None:
-        return _attention(t, q, k, v, window, causal)
+        return _attention(t, q, k, v, window, causal and mask is None, mask)
     q, k, v = (torch_context.to_heads(t, x, t.heads) for x in (q, k, v))
     return torch_context.to_tokens(t, _attention(t, q, k, v, window, causal), t.heads)
 
 
 def _attention(
-    t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int, causal: bool
+    t: Tape,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    window: int,
+    causal: bool,
+    mask: Tensor | None = None,
 ) -> Tensor:
     """Scaled-dot-product attention, by cuDNN if nothing is said: saves q, k, v, output and a float per row."""
     if heads_last(t):
@@ -99,10 +111,10 @@ def _attention(
     t.cpu("view")  # the output that is saved is detached
     if t.plain:  # memory-efficient attention knows no groups
         k, v = (for_every_head(t, x, q.shape[1]) for x in (k, v))
-    work = _Attention.of(t, q, k, v, window, causal)
+    work = _Attention.of(t, q, k, v, window, causal, mask)
     if t.ring is None:
         work.launch(t, work.forward)
-        return _attended(t, q, k, v, work.out.strides, work.gradients)
+        return _attended(t, q, k, v, work.out.strides, work.gradients, mask)
     ring, shapes = t.ring, torch_context.Shapes.of(q, k, v)
     t.cpu("attention")
     ring.forward(t, shapes, t.shared.launched(work.forward, fused)[0])
@@ -125,15 +137,29 @@ class _Attention:
 
     @classmethod
     def of(
-        cls, t: Tape, q: Tensor, k: Tensor, v: Tensor, window: int, causal: bool
+        cls,
+        t: Tape,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        window: int,
+        causal: bool,
+        mask: Tensor | None = None,
     ) -> _Attention:
         flash2 = t.choices is not None and t.choices.attention == "flash2"
-        backend = EFFICIENT if t.plain else "flash" if flash2 else "cudnn"
+        # FlashAttention takes no mask, and memory-efficient attention one for every head.
+        plain = t.plain or (flash2 and mask is not None)
+        backend = EFFICIENT if plain else "flash" if flash2 else "cudnn"
+        added = None if mask is None else mask.operand
+        if mask is not None and plain:
+            sample, _, *ends = aten.strides_of(mask)
+            sizes, strides = (*q.shape[:3], k.shape[2]), (sample, 0, *ends)
+            added = aten.view(mask, sizes, strides).operand
         whole = q.shape[0], q.shape[2]
         seen = in_window(*t.documents(*whole), window)
         keeps = t.grad_enabled and any(x.requires_grad for x in (q, k, v))
         first, second, third = (_seen(x.operand, whole, seen) for x in (q, k, v))
-        call = Fused(backend, first, second, third, keeps, causal)
+        call = Fused(backend, first, second, third, keeps, causal, added)
         shape = (*q.shape[:-1], v.shape[-1])
         out = Operand(call.q.dtype, shape, call.output_strides(q.operand, shape))
         return cls(call, out)
@@ -208,6 +234,7 @@ def _attended(
     v: Tensor,
     strides: tuple[int, ...],
     gradients: Callable[[Tensor, Tape, Tensor, Tensor, Tensor], list[Tensor]],
+    mask: Tensor | None = None,
 ) -> Tensor:
     """The output of an attention that was launched; `gradients` launches its backward."""
     b, h, s, _ = q.shape
@@ -218,7 +245,7 @@ def _attended(
     saved.node = None
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        _ = (saved, lse)
+        _ = (saved, lse, mask)
         return [*gradients(g, t, q, k, v)]
 
     return t.apply(out, [q, k, v], backward)

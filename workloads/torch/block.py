@@ -233,17 +233,17 @@ class BlockParallel:
         if letter in hybrid.SCANS:
             return scan_layers.LAYERS[letter](t, m)
         if letter == hybrid.ATTENTION:
-            return self.attention(t, m, m.window_of(index))
+            return self.attention(t, m, index)
         return self.feed_forward(t, m, letter == hybrid.EXPERTS)
 
-    def attention(self, t: Tape, m: ModelSpec, window: int) -> Part:
-        """A block's attention: over this rank's heads, of so many tokens (0: all)."""
+    def attention(self, t: Tape, m: ModelSpec, index: int) -> Part:
+        """The attention of the ``index``-th block, over this rank's heads."""
         if m.patch:
             return vision_attention.VisionAttention(t, m)
         if m.latent:
             whole = self.whole_projections
-            return latent_attention.LatentAttention(t, m, self.shards, whole)
-        return Attention(t, m, self.shards, window)
+            return latent_attention.LatentAttention(t, m, self.shards, whole, index)
+        return Attention(t, m, self.shards, m.window_of(index))
 
     def feed_forward(self, t: Tape, m: ModelSpec, experts: bool) -> Part:
         """A block's feed-forward part, with experts or dense."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from prestep.sim.extras import lazily
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.operators import copies
 from prestep.workloads.torch import aten
@@ -24,6 +25,9 @@ from prestep.workloads.torch.attention import (
 )
 from prestep.workloads.torch.modules import Linear, Module
 from prestep.workloads.torch.tape import Tape, Tensor
+
+with lazily():
+    from prestep.workloads.torch import indexer
 
 Step = Callable[[Tape, Tensor], Tensor]
 
@@ -55,7 +59,12 @@ class LatentAttention(Module):
     label = "attention"
 
     def __init__(
-        self, t: Tape, m: ModelSpec, shards: int = 1, whole: Whole | None = None
+        self,
+        t: Tape,
+        m: ModelSpec,
+        shards: int = 1,
+        whole: Whole | None = None,
+        index: int = 0,
     ) -> None:
         super().__init__()
         self.m, self.whole = m, whole or Whole()
@@ -73,6 +82,8 @@ class LatentAttention(Module):
         self.kv_norm = self.add(t, states, name="kv_norm")
         width = self.heads * (m.head_dim + m.v_head_dim)
         self.wkv_b = self.add(t, width, states, name="wkv_b")
+        chooses = m.ratio_of(index) > 0
+        self.indexer = self.child(indexer.Indexer(t, m)) if chooses else None
         self.wo = self.add(t, m.hidden, self.heads * m.v_head_dim, name="wo")
 
     def forward(
@@ -80,23 +91,38 @@ class LatentAttention(Module):
     ) -> Tensor:
         t.cpu("module")
         x = self.whole.gathered(t, x)
-        q = self._queries(t, x)
+        states = self._states(t, x)
+        q = self._queries(t, x, states)
         k, v = self._keys(t, x)
-        del x
         q, k, v = (aten.transpose(t, y, 1, 2) for y in (q, k, v))
-        wide = _narrow_values(t, v.shape[-1], q.shape[-1])
-        o = attention(t, q, k, padded(t, v, q.shape[-1]) if wide else v)
-        del q, k
+        mask = self._chosen(t, x, states)
+        del x, states
+        wide = mask is None and _narrow_values(t, v.shape[-1], q.shape[-1])
+        o = attention(t, q, k, padded(t, v, q.shape[-1]) if wide else v, mask=mask)
+        del q, k, mask
         o = aten.part(t, o, 0, v.shape[-1]) if wide else o
         return row(t, merge_heads(t, o), self.wo)
 
-    def _queries(self, t: Tape, x: Tensor) -> Tensor:
+    def _states(self, t: Tape, x: Tensor) -> Tensor | None:
+        """What queries are expanded from; None where they are made of tokens."""
+        if self.wq is not None:
+            return None
+        return F.norm(t, "rms", F.linear(t, x, self.wq_a), [self.q_norm])
+
+    def _chosen(self, t: Tape, x: Tensor, states: Tensor | None) -> Tensor | None:
+        """A mask of all keys but those that this layer's indexer chooses, or that of a layer before; None: of none."""
+        if self.indexer is not None and states is not None:
+            t.chosen = self.indexer.forward(t, x, states)
+        if t.chosen is None or not self.m.indexed:
+            return None
+        return indexer.mask_of(t, t.chosen)
+
+    def _queries(self, t: Tape, x: Tensor, states: Tensor | None) -> Tensor:
         """Queries of this rank's heads, a part of each rotated: (batch, tokens, heads, width)."""
         m, spread = self.m, self.whole.spread
         if self.wq is not None:
             q = F.linear(t, spread(t, x), self.wq)
-        else:
-            states = F.norm(t, "rms", F.linear(t, x, self.wq_a), [self.q_norm])
+        elif states is not None:
             q = F.linear(t, spread(t, states), self.wq_b)
         q = _by_head(t, q, self.heads)
         if not m.rope_head_dim:

@@ -59,6 +59,7 @@ class Tensor:
     """Shape and element size over a storage; a leaf with ``requires_grad`` is a parameter."""
 
     __slots__ = (
+        "dtype",
         "grad",
         "itemsize",
         "name",
@@ -89,6 +90,7 @@ class Tensor:
         self.grad: Tensor | None = None
         self.on_grad: Callable[[Tensor], None] | None = None
         self.name = ""
+        self.dtype = ""  # "": the number of its size
         self.strides: tuple[int, ...] = ()  # in elements; (): it is contiguous
         self.offset = 0  # where it begins in its storage, in elements
         self.whole: tuple[int, ...] = ()  # of a shard: what it is a part of
@@ -109,7 +111,8 @@ class Tensor:
     @property
     def operand(self) -> Operand:
         """The tensor as operations name it."""
-        return Operand(DTYPES[self.itemsize], self.shape, self.strides)
+        dtype = self.dtype or DTYPES[self.itemsize]
+        return Operand(dtype, self.shape, self.strides)
 
     @property
     def size(self) -> float:
@@ -125,7 +128,7 @@ class Tensor:
         """The same storage and history with another shape (no kernel)."""
         t = Tensor(self.storage, shape, self.itemsize, self.node)
         t.requires_grad = self.requires_grad
-        t.offset = self.offset
+        t.offset, t.dtype = self.offset, self.dtype
         if shape == self.shape:
             t.strides = self.strides
         return t
@@ -166,6 +169,8 @@ class Tape(Recorder):
         What an engine hangs on every module; None: nothing.
     widened : callable, optional
         Called with a parameter that is stored wider than products take it, as its gradient becomes as wide.
+    chosen : Tensor, optional
+        Places of the keys that the last indexer chose.
     retained : list
         With these the graph, and so what it saved, stays alive.
     compiled : dict
@@ -197,6 +202,7 @@ class Tape(Recorder):
         self.deferred: list[Callable[[], None]] | None = None
         self.hooks: ModuleHooks | None = None
         self.widened: Callable[[Tensor], None] | None = None
+        self.chosen: Tensor | None = None
         self.retained: list[Backward] = []
         self.compiled: dict[Hashable, Hashable] = {}
         self.reads: dict[str, int] = {}

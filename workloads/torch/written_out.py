@@ -23,9 +23,14 @@ def rms_norm(t: Tape, x: Tensor, weight: Tensor) -> Tensor:
     return aten.mul(t, weight, normed)
 
 
-def rope(t: Tape, x: Tensor) -> Tensor:
-    """apply_rotary_pos_emb on (batch, heads, seq, head_dim): x * cos + rotate_half(x) * sin; keeps nothing of x."""
+def rope(t: Tape, x: Tensor, heads_behind: bool = False) -> Tensor:
+    """apply_rotary_pos_emb on (batch, heads, seq, head_dim): x * cos + rotate_half(x) * sin; keeps nothing of x.
+
+    ``heads_behind``: on (batch, seq, heads, head_dim).
+    """
     shape, width = (1, 1, *x.shape[-2:]), x.shape[-1]
+    if heads_behind:
+        shape = (1, x.shape[1], 1, width)
     cosines, sines = (t.table(n, shape, x.itemsize) for n in ("cosines", "sines"))
     plain = aten.mul(t, x, cosines)
     first, second = aten.part(t, x, 0, width // 2), aten.part(t, x, width // 2)
