@@ -155,22 +155,18 @@ class Experts(Module):
         inner = m.moe_ffn // self.dispatcher.shards
         up = inner * (2 if m.gated else 1)
         outer = m.routed_hidden
-        self.fc1, self.fc1_bias = self._projection(t, "linear_fc1", up, outer)
-        self.fc2, self.down_bias = self._projection(t, "linear_fc2", outer, inner)
+        names, sizes = ("linear_fc1", "linear_fc2"), ((up, outer), (outer, inner))
+        self.fc1, self.fc2 = (
+            self.project(t, *size, f"{EXPERTS_PREFIX}{name}", m.bias, self.local)
+            for name, size in zip(names, sizes, strict=True)
+        )
+        self.fc1_bias = self.biases.get(self.fc1)
+        self.down_bias = self.biases.get(self.fc2)
         self.adapters = ExpertAdapters(s)
         latent = m.moe_latent
         self.narrow = self.add_if(t, latent > 0, latent, m.hidden, name="fc1_latent")
         self.widen = self.add_if(t, latent > 0, m.hidden, latent, name="fc2_latent")
         self.shared = self._shared_experts(t) if m.shared_experts else None
-
-    def _projection(
-        self, t: Tape, name: str, outputs: int, inputs: int
-    ) -> tuple[Tensor, Tensor | None]:
-        """A projection of every local expert, and its bias where the model has one."""
-        name = f"{EXPERTS_PREFIX}{name}"
-        weight = self.add(t, self.local, outputs, inputs, name=name)
-        bias = self.add_if(t, self.m.bias, self.local, outputs, name=f"{name}.bias")
-        return weight, bias
 
     def _shared_experts(self, t: Tape) -> FeedForward:
         """Experts that see every token are one feed-forward layer as wide as all of them."""

@@ -25,20 +25,11 @@ class GroupedFeedForward(Module):
         super().__init__()
         self.activation, self.clamped = m.activation, m.clamped
         ffn = m.moe_ffn // parts
-        self.w1 = self._weights(t, experts, ffn, m.hidden, "w1", m.bias)
-        self.w3 = (
-            self._weights(t, experts, ffn, m.hidden, "w3", m.bias) if m.gated else None
-        )
-        self.w2 = self._weights(t, experts, m.hidden, ffn, "w2", m.bias)
-
-    def _weights(
-        self, t: Tape, experts: int, outputs: int, inputs: int, name: str, bias: bool
-    ) -> Tensor:
-        """The weights of all experts for a projection, registered with their biases."""
-        w = self.add(t, experts, outputs, inputs, name=name)
-        if bias:
-            self.biases[w] = self.add(t, experts, outputs, name=f"{name}.bias")
-        return w
+        self.w1 = self.project(t, ffn, m.hidden, "w1", m.bias, experts)
+        self.w3: Tensor | None = None
+        if m.gated:
+            self.w3 = self.project(t, ffn, m.hidden, "w3", m.bias, experts)
+        self.w2 = self.project(t, m.hidden, ffn, "w2", m.bias, experts)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         """Outputs of rows (expert, row, hidden)."""

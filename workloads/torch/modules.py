@@ -47,12 +47,12 @@ class Module:
         ] = {}  # of the projections that have one, by weight
 
     def project(
-        self, t: Tape, outputs: int, inputs: int, name: str, bias: bool
+        self, t: Tape, outputs: int, inputs: int, name: str, bias: bool, *experts: int
     ) -> Tensor:
-        """The weight of a linear layer, registered with its bias."""
-        w = self.add(t, outputs, inputs, name=name)
+        """The weight of a linear layer, or of so many ``experts``, registered with its bias."""
+        w = self.add(t, *experts, outputs, inputs, name=name)
         if bias:
-            self.biases[w] = self.add(t, outputs, name=f"{name}.bias")
+            self.biases[w] = self.add(t, *experts, outputs, name=f"{name}.bias")
         return w
 
     def add(self, t: Tape, *shape: int, name: str = "") -> Tensor:
@@ -102,6 +102,10 @@ def gated(
 class FeedForward(Module):
     """Gated (SwiGLU) or plain feed-forward network."""
 
+    beside = (
+        False  # it is beside experts, and so compiled where they are (`Tape.compiles`)
+    )
+
     def __init__(
         self, t: Tape, m: ModelSpec, shards: int = 1, clamped: bool = False
     ) -> None:
@@ -130,6 +134,10 @@ class FeedForward(Module):
             return row(t, inner, self.w2, self.biases.get(self.w2))
         if self.w3 is not None and t.by_liger("glu"):
             inner = liger.gated(t, up(self.w1), up(self.w3))
+            return row(t, inner, self.w2, self.biases.get(self.w2))
+        if t.compiles and self.beside:
+            first, second = up(self.w1), None if self.w3 is None else up(self.w3)
+            inner = gated(t, self.activation, first, second)
             return row(t, inner, self.w2, self.biases.get(self.w2))
         inner = self._activated(t, up(self.w1))
         if self.w3 is not None:

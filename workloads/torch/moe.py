@@ -19,7 +19,7 @@ from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch import indexing as I
 from prestep.workloads.torch.grouped_experts import GroupedFeedForward
-from prestep.workloads.torch.modules import FeedForward, Linear, Module, gated
+from prestep.workloads.torch.modules import FeedForward, Linear, Module
 from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
@@ -90,7 +90,9 @@ class MixtureOfExperts(Module):
     def _shared(self, t: Tape, m: ModelSpec, parts: int) -> FeedForward:
         """Experts that see every token: one feed-forward network as wide as all of them, without biases."""
         width = m.moe_ffn * m.shared_experts
-        return self.child(FeedForward(t, replace(m, ffn=width, bias=False), parts))
+        shared = FeedForward(t, replace(m, ffn=width, bias=False), parts)
+        shared.beside = True
+        return self.child(shared)
 
     def forward(
         self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
@@ -131,16 +133,7 @@ class MixtureOfExperts(Module):
         self, t: Tape, shared: FeedForward, x: Tensor, shape: tuple[int, ...]
     ) -> Tensor:
         """What shared experts make of every token; ``shape``: samples, tokens and width of ``x``."""
-        t.cpu("module")
-        first = F.linear(t, x, shared.w1)
-        if t.compiles or shared.w3 is None:
-            factor = None if shared.w3 is None else F.linear(t, x, shared.w3)
-            inner = gated(t, shared.activation, first, factor)
-        else:
-            inner = aten.activation(t, shared.activation, first)
-            del first  # backward keeps it
-            inner = aten.mul(t, inner, F.linear(t, x, shared.w3))
-        return F.linear(t, inner, shared.w2)
+        return shared.forward(t, x)
 
     def _scores(self, t: Tape, flat: Tensor) -> Tensor:
         """What the gate gives each expert for every token; a correction changes which are chosen."""
