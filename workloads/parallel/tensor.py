@@ -77,24 +77,16 @@ class TensorParallel(BlockParallel):
 
         Where a matrix is whole on every rank, and each has a part of its gradient, those are summed.
         """
-        if isinstance(module, LatentAttention) and w is not module.wo:
-            if w.name not in EXPANDING:
-                return Exchanges()
-            return Exchanges("column", into=self._all_reduce)
-        row = w.name in ROWS
-        if later:
-            if row:
-                return Exchanges("row", out=self._all_reduce)
-            return Exchanges("column", into=self._all_reduce)
-        parts = self._all_reduce if self.sequence else None
+        row, total = w.name in ROWS, self._all_reduce
+        latent = isinstance(module, LatentAttention) and not row
+        if latent and w.name not in EXPANDING:
+            return Exchanges()
+        if later or latent:
+            return Exchanges(out=total) if row else Exchanges(into=total)
+        parts = total if self.sequence else None
         if row:
-            return Exchanges("row", self._thin_summed, out=parts)
-        return Exchanges("column", self._thin_entered, into=parts)
-
-    def _thin_entered(self, t: Tape, z: Tensor) -> Tensor:
-        """A column's thin value, which a split product takes."""
-        t.cpu("dtensor_linear")
-        return self._enter(t, z)
+            return Exchanges(self._thin_summed, out=parts)
+        return Exchanges(self.whole, into=parts)
 
     def _thin_summed(self, t: Tape, z: Tensor) -> Tensor:
         """A row's thin value, of which a split product made a part."""
@@ -109,6 +101,9 @@ class TensorParallel(BlockParallel):
     def gathered(self, t: Tape, x: Tensor) -> Tensor:
         """``x`` of all tokens, for layers that every rank has whole: each keeps its tokens' part of the gradient."""
         return self._resplit(t, x, self._gather, self._split) if self.sequence else x
+
+    #: The norm and head that every rank has in full see the whole sequence again.
+    leave = gathered
 
     def spread(self, t: Tape, x: Tensor) -> Tensor:
         """``x`` of all tokens, which split layers take: its gradient is summed over ranks, for all tokens."""
@@ -161,10 +156,6 @@ class TensorParallel(BlockParallel):
     def enter(self, t: Tape, x: Tensor) -> Tensor:
         """With sequence parallelism each rank keeps its part of the sequence; the gradient is gathered again."""
         return self._resplit(t, x, self._split, self._gather) if self.sequence else x
-
-    def leave(self, t: Tape, x: Tensor) -> Tensor:
-        """The whole sequence again, for the norm and head that every rank has in full."""
-        return self._resplit(t, x, self._gather, self._split) if self.sequence else x
 
     def looked_up(self, t: Tape, x: Tensor) -> Tensor:
         """Tokens of other ranks' rows are masked, and the ranks' results are summed (DTensor's MaskPartial)."""

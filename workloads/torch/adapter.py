@@ -12,7 +12,6 @@ What travels is the thin value between them: a column's gradient of it is summed
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 from prestep.workloads.job.adapter import Adapter
 from prestep.workloads.operators.pointwise import elementwise
@@ -25,8 +24,6 @@ MASK = (
 )
 FP32 = 4  # bytes of an element
 
-Way = Literal["whole", "column", "row"]
-
 
 @dataclass(frozen=True)
 class Exchanges:
@@ -34,15 +31,12 @@ class Exchanges:
 
     Attributes
     ----------
-    way
-        Which of its matrices is split: none, a column's B, a row's A.
     between
         What the thin value passes on its way from A to B; None: nothing.
     into, out
         Sums over ranks the gradient of A, or of B, of which each rank has a part; None: each has it whole.
     """
 
-    way: Way = "whole"
     between: Step | None = None
     into: Step | None = None
     out: Step | None = None

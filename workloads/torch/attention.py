@@ -43,9 +43,14 @@ def rope(t: Tape, x: Tensor, heads_behind: bool = False) -> Tensor:
     return aten.cat(t, [first, second])
 
 
-def by_head(t: Tape, x: Tensor, heads: int, width: int) -> Tensor:
-    """``x.view(batch, seq, heads, width).transpose(1, 2)``."""
-    return aten.transpose(t, aten.reshape(t, x, *x.shape[:2], heads, width), 1, 2)
+def cut(t: Tape, x: Tensor, heads: int) -> Tensor:
+    """``x.view(batch, seq, heads, -1)``."""
+    return aten.reshape(t, x, *x.shape[:2], heads, x.shape[-1] // heads)
+
+
+def by_head(t: Tape, x: Tensor, heads: int) -> Tensor:
+    """``x.view(batch, seq, heads, -1).transpose(1, 2)``."""
+    return aten.transpose(t, cut(t, x, heads), 1, 2)
 
 
 def merge_heads(t: Tape, x: Tensor) -> Tensor:

@@ -117,21 +117,17 @@ class Attention(Module):
         gates = widths[:1] if self.gated else []
         if self.joined is not None:
             parts = split_joined(t, project(self.joined), [*widths, *gates])
-            by_head = [self._cut(t, p, n) for p, n in zip(parts, counts, strict=False)]
-            return by_head + parts[len(counts) :]
+            heads = [by_head(t, p, n) for p, n in zip(parts, counts, strict=False)]
+            return heads + parts[len(counts) :]
         # Each is cut into heads before the next is made: backward merges them in this order.
         q = project(self.wq)
         gate: list[Tensor] = []
         if gates:
             q, *gate = split_joined(t, q, [*widths[:1], *gates])
-        by_head = [self._cut(t, q, self.heads)]
+        heads = [by_head(t, q, self.heads)]
         del q
-        by_head += [self._cut(t, project(w), self.kv) for w in (self.wk, self.wv)]
-        return by_head + gate
-
-    def _cut(self, t: Tape, x: Tensor, count: int) -> Tensor:
-        """A projection's output as (batch, heads, seq, head_dim)."""
-        return by_head(t, x, count, self.head_dim)
+        heads += [by_head(t, project(w), self.kv) for w in (self.wk, self.wv)]
+        return heads + gate
 
 
 class Norm(Module):

@@ -18,6 +18,7 @@ from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.attention import (
     attention,
+    cut,
     merge_heads,
     repeated,
     rope,
@@ -124,7 +125,7 @@ class LatentAttention(Module):
             q = F.linear(t, spread(t, x), self.wq)
         elif states is not None:
             q = F.linear(t, spread(t, states), self.wq_b)
-        q = _by_head(t, q, self.heads)
+        q = cut(t, q, self.heads)
         if not m.rope_head_dim:
             return q
         plain, turned = split_joined(t, q, [m.head_dim, m.rope_head_dim])
@@ -139,12 +140,12 @@ class LatentAttention(Module):
         if m.rope_head_dim:
             widths = [m.kv_lora_rank, m.rope_head_dim]
             compressed, turned = split_joined(t, compressed, widths)
-            turned = self._rotated(t, _by_head(t, turned, 1))
+            turned = self._rotated(t, cut(t, turned, 1))
             shared = [spread(t, turned)]
             del turned
         states = spread(t, F.norm(t, "rms", compressed, [self.kv_norm]))
         del compressed
-        expanded = _by_head(t, F.linear(t, states, self.wkv_b), self.heads)
+        expanded = cut(t, F.linear(t, states, self.wkv_b), self.heads)
         del states
         k, v = split_joined(t, expanded, [m.head_dim, m.v_head_dim])
         del expanded
@@ -156,11 +157,6 @@ class LatentAttention(Module):
     def _rotated(self, t: Tape, x: Tensor) -> Tensor:
         """The part of queries or keys that says where they are, rotated if positions are rotary."""
         return rope(t, x, heads_behind=True) if self.m.rotary else x
-
-
-def _by_head(t: Tape, x: Tensor, heads: int) -> Tensor:
-    """``x.view(batch, tokens, heads, -1)``."""
-    return aten.reshape(t, x, *x.shape[:2], heads, x.shape[-1] // heads)
 
 
 def _narrow_values(t: Tape, value: int, query: int) -> bool:

@@ -41,13 +41,17 @@ SCANS: Names = {"in_proj": ("in_proj", "in_proj_narrow"), "out_proj": ("out_proj
 #: What makes decays and gates of Kimi delta attention: nobody puts adapters beside it.
 BOTTLENECKS = ("bottleneck", "bottleneck_up")
 ATTENDS = (Attention, LatentAttention)
+#: Names of weights by the module that has them.
+NAMES = (
+    (Attention, ATTENTION),
+    (LatentAttention, LATENT),
+    (FeedForward, FEED_FORWARD),
+    (Scan, SCANS),
+)
 
 #: Linear layers of a block, all of which bitsandbytes replaces; embedding, norms and head stay as they are.
 PROJECTIONS = {
-    name
-    for part in (ATTENTION, LATENT, FEED_FORWARD, SCANS)
-    for names in part.values()
-    for name in names
+    name for _, part in NAMES for names in part.values() for name in names
 } | set(BOTTLENECKS)
 #: Elements that share a scale, and scales that share one themselves.
 BLOCK, SCALES = 64, 256
@@ -100,16 +104,10 @@ def _projections(block: Block, choices: Adapter) -> Projections:
     """Modules of a block with the names of their weights that get an adapter, but for the experts of a rank."""
     made: Projections = []
     for part in block.parts:
-        if isinstance(part, LatentAttention):
-            made.append((part, _names(choices, LATENT)))
-        elif isinstance(part, Attention):
-            made.append((part, _names(choices, ATTENTION)))
-        elif isinstance(part, Scan):
-            made.append((part, _names(choices, SCANS)))
-        elif isinstance(part, FeedForward):
-            made.append((part, _names(choices, FEED_FORWARD)))
-        elif isinstance(part, MixtureOfExperts) and part.shared is not None:
-            made.append((part.shared, _names(choices, FEED_FORWARD)))
+        module = part.shared if isinstance(part, MixtureOfExperts) else part
+        for kind, names in NAMES:
+            if isinstance(module, kind):
+                made.append((module, _names(choices, names)))
     return made
 
 

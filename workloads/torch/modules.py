@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Protocol, TypeVar
 
@@ -123,26 +124,19 @@ class FeedForward(Module):
         return t.call([], x, partial(self._run, t, column, row))
 
     def _run(self, t: Tape, column: Linear, row: Linear, x: Tensor) -> Tensor:
-        def up(w: Tensor) -> Tensor:
-            return column(t, x, w, self.biases.get(w))
-
-        if self.clamped:
-            parts = [None if w is None else up(w) for w in (self.w1, self.w3)]
-            assert parts[0] is not None
-            inner = gated(t, self.activation, parts[0], parts[1], True)
-            del parts
-            return row(t, inner, self.w2, self.biases.get(self.w2))
-        if self.w3 is not None and t.by_liger("glu"):
-            inner = liger.gated(t, up(self.w1), up(self.w3))
-            return row(t, inner, self.w2, self.biases.get(self.w2))
-        if t.compiles and self.beside:
-            first, second = up(self.w1), None if self.w3 is None else up(self.w3)
-            inner = gated(t, self.activation, first, second)
-            return row(t, inner, self.w2, self.biases.get(self.w2))
-        inner = self._activated(t, up(self.w1))
-        if self.w3 is not None:
-            inner = aten.mul(t, inner, up(self.w3))
+        inner = self._inner(t, lambda w: column(t, x, w, self.biases.get(w)))
         return row(t, inner, self.w2, self.biases.get(self.w2))
+
+    def _inner(self, t: Tape, up: Callable[[Tensor], Tensor]) -> Tensor:
+        """What the projection down takes."""
+        if self.clamped or (t.compiles and self.beside):
+            first = up(self.w1)
+            second = None if self.w3 is None else up(self.w3)
+            return gated(t, self.activation, first, second, self.clamped)
+        if self.w3 is not None and t.by_liger("glu"):
+            return liger.gated(t, up(self.w1), up(self.w3))
+        inner = self._activated(t, up(self.w1))
+        return inner if self.w3 is None else aten.mul(t, inner, up(self.w3))
 
     def _activated(self, t: Tape, x: Tensor) -> Tensor:
         """The activation, which is a module of its own in transformers."""
