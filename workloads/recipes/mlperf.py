@@ -61,6 +61,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _layout(draft, script)
     _batch(draft, script)
     draft.read(script, rules(RULES))
+    _communicators(draft, script)
     if written(script.get("CP_COMM_TYPE")) == "p2p":
         draft.drop("parallel.ring_degree")
     _pipeline.of_layout(draft)
@@ -127,6 +128,18 @@ def _graphs(draft: Recipe, script: Document) -> None:
         draft.lose(script, name, ", ".join(strange), known)
     elif parts:
         draft.set("megatron.cuda_graph_scope", parts, name, script)
+
+
+def _communicators(draft: Recipe, script: Document) -> None:
+    """NCCL's file reaches no communicator unless pretrain.py beside the script hands it to Megatron's strategy.
+
+    That of round 5.0 reads the variable into its configuration and does nothing with it.
+    """
+    program = script.path.with_name("pretrain.py")
+    if script.get("NCCL_CFG_PATH") and program.is_file():
+        if "nccl_communicator_config_path" not in program.read_text("utf-8"):
+            draft.drop("nccl.dp", "nccl.pp", "nccl.cp")
+            draft.assume("NCCL_CFG_PATH reaches no communicator: pretrain.py says so")
 
 
 def _scaling(draft: Recipe, script: Document) -> None:
