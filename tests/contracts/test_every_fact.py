@@ -12,7 +12,7 @@ import pytest
 
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import searched
-from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.collectives.nccl.system import of_parts, parts_of
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs import generation
 from prestep.sim.costs.facts import SCHEMA, GpuFacts
@@ -142,7 +142,9 @@ def test_the_bundled_amd_hosts_are_searched_as_such() -> None:
     for name in ("dgx-a100", "aws-p5", "alcf-polaris"):
         fabric = load_cluster(name)
         group = group_of(fabric, fabric.gpus, Nccl())
-        assert system_of(fabric, group, group.hosts[0], generation.load("ampere")).amd
+        assert of_parts(
+            parts_of(fabric, group, group.hosts[0], generation.load("ampere"))
+        ).amd
 
 
 def gpu_facts_read(tree: ast.Module) -> set[str]:

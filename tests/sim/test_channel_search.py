@@ -16,7 +16,7 @@ from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.graphs import RING, compute
 from prestep.sim.collectives.nccl.search import search, switched
-from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.collectives.nccl.system import of_parts, parts_of
 from prestep.sim.collectives.nccl.walk import Walk
 from prestep.sim.collectives.nccl.ways import SYS, TYPES
 from prestep.sim.collectives.settings import Nccl
@@ -252,7 +252,9 @@ def test_pcie_hosts_are_searched_edge_by_edge(
     as many."""
     fabric = pcie_host(sockets, bridges)
     group = group_of(fabric, fabric.gpus)
-    system = system_of(fabric, group, group.hosts[0], generation.load("ampere"))
+    system = of_parts(
+        parts_of(fabric, group, group.hosts[0], generation.load("ampere"))
+    )
     ring = compute(system, RING, 80, generation.load("ampere").host_speeds)
     walk = Walk(system, replace(ring, most=32), ring, 2**10)
     walk.run()

@@ -12,7 +12,7 @@ from prestep.sim.collectives import group as groups
 from prestep.sim.collectives.algorithms import ring, tree
 from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import graphs
-from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.collectives.nccl.system import of_parts, parts_of
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.wires import paths
@@ -68,8 +68,8 @@ def test_a_try_with_the_same_ways_open_finds_the_same(
     """The search that spares walks answers as the one that takes them all."""
     fabric = load_cluster("gh200-quad")
     group = group_of(fabric, fabric.gpus)
-    system = system_of(
-        fabric, group, group.hosts[0], generation.load("hopper").at((2, 20))
+    system = of_parts(
+        parts_of(fabric, group, group.hosts[0], generation.load("hopper").at((2, 20)))
     )
     speeds = (60.0, 40.0, 20.0, 12.0)
     spared = [graphs.compute(system, p, 90, speeds) for p in (graphs.RING, graphs.TREE)]

@@ -11,7 +11,7 @@ from prestep.sim.collectives.group import group_of
 from prestep.sim.collectives.nccl import searched
 from prestep.sim.collectives.nccl.graphs import BALANCED, RING, Channels, compute
 from prestep.sim.collectives.nccl.limits import Limits
-from prestep.sim.collectives.nccl.system import System, system_of
+from prestep.sim.collectives.nccl.system import System, of_parts, parts_of
 from prestep.sim.collectives.nccl.walk import Walk
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs import generation
@@ -22,7 +22,7 @@ from prestep.topologies.fabric import Fabric
 def last_host(fabric: Fabric, gpus: Sequence[str], kind: str) -> System:
     group = group_of(fabric, gpus, Nccl())
     made = generation.load(kind).at(Nccl().release)
-    return system_of(fabric, group, group.hosts[-1], made)
+    return of_parts(parts_of(fabric, group, group.hosts[-1], made))
 
 
 def answer(system: System, pattern: int) -> Channels:

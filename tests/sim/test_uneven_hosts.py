@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from prestep.sim.analysis.caveats import lopsided
 from prestep.sim.collectives.group import Group, group_of
 from prestep.sim.collectives.nccl.search import Graph, search
-from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.collectives.nccl.system import of_parts, parts_of
 from prestep.sim.collectives.plan import changed
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.collectives.settings import Nccl
@@ -66,10 +66,12 @@ def test_which_nics_count_as_one_is_a_matter_of_the_machine() -> None:
         each = len(fabric.gpus) // 2
         hosts = fabric.gpus[:gpus], fabric.gpus[each : each + gpus]
         group, _ = found(fabric, *hosts)
-        system = system_of(
-            fabric, group, group.hosts[0], generation.load("hopper").at((2, 20))
+        system = of_parts(
+            parts_of(
+                fabric, group, group.hosts[0], generation.load("hopper").at((2, 20))
+            )
         )
-        assert len(system.nets) == nics
+        assert system.nets == nics
         assert max(system.speed) * 1e6 <= speed * 1.001
 
 

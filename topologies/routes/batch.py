@@ -296,7 +296,7 @@ class Batch:
         trips = []
         left = [np.empty(0, dtype=np.int64)]
         for hosts, at in self._by_patterns(src, dst, pairs):
-            ports = self.ports(*hosts, src[at], dst[at])
+            ports = self.host_ports.ports(*hosts, src[at], dst[at])
             good = ports.single & (ports.best == 1)
             left.append(at[~good])
             trips.append(self._by_ports(hosts, src, dst, at[good], ports.of(good)))
@@ -340,12 +340,6 @@ class Batch:
         first = hosts[0].ends[0][member[src], ports.leave]
         last = hosts[1].ends[1][member[dst], ports.enter]
         return first, last
-
-    def ports(
-        self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int = 0
-    ) -> Ports:
-        """The ports that each pair takes; of several that are as good, the ``nth``."""
-        return self.host_ports.ports(first, second, src, dst, nth)
 
     def ways(
         self, pattern: Pattern, node: Ints, at: Ints, port: Ints, out: bool

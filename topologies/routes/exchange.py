@@ -146,13 +146,13 @@ def _equal_ports(batch: Batch, sides: tuple[_Side, _Side]) -> list[_Way] | None:
     """The ways by each of the best ports; None where classes do not show that all carry equal shares."""
     src, dst = _one_of_each(*sides)
     hosts = _pattern(batch, src), _pattern(batch, dst)
-    ports = batch.ports(*hosts, src, dst)
+    ports = batch.host_ports.ports(*hosts, src, dst)
     best = int(ports.best[0])
     if not ports.single.all() or (ports.best != best).any():
         return None
     ways: list[_Way] = []
     for nth in range(best):
-        ports = batch.ports(*hosts, src, dst, nth) if nth else ports
+        ports = batch.host_ports.ports(*hosts, src, dst, nth) if nth else ports
         way = _way(batch, sides, ports, *batch.switches(hosts, src, dst, ports))
         ways.append(way)
         # Of more paths than are kept, which ones are depends on the pair.

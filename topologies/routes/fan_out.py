@@ -163,7 +163,8 @@ class FanOut:
         first, last = (end.switches() for end in ends)
         switches = np.stack([first[:, leave], last[:, enter]], axis=2)
         shift = nodes[:, 0] * STRIDE + nodes[:, 1]
-        return cls(at, shift, ends, best, switches, _paths(net, switches))
+        paths = net.counts(switches.reshape(-1, 2)).reshape(switches.shape[:2])
+        return cls(at, shift, ends, best, switches, paths)
 
     @property
     def clear(self) -> Bools:
@@ -336,9 +337,3 @@ class _Numbers(NamedTuple):
     leave: Ints
     between: Ints
     enter: Ints
-
-
-def _paths(net: Net, switches: Ints) -> Ints:
-    """How many paths there are between every two switches."""
-    paths: Ints = net.counts(switches.reshape(-1, 2)).reshape(switches.shape[:2])
-    return paths

@@ -225,7 +225,7 @@ class HostPorts:
         return first.ends[0][member[src]], second.ends[1][member[dst]]
 
     def ports(
-        self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int
+        self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int = 0
     ) -> Ports:
         """Returns the ports that each pair takes; the ``nth`` of several that are as good."""
         if not self.joined(first, second):

@@ -69,7 +69,7 @@ class _Search:
     ) -> None:
         self.system, self.capability = system, capability
         self.speeds = tuple(float(speed) for speed in speeds)
-        crosses = len(system.nets) > 1 and pattern in (RING, BALANCED, SPLIT)
+        crosses = system.nets > 1 and pattern in (RING, BALANCED, SPLIT)
         self.asked = cross_nic if crosses else 0
         self.same = pattern != NVLS
         self.inside, self.between = _limits(system, capability)
@@ -83,7 +83,7 @@ class _Search:
 
     def nothing(self, pattern: int, least: int, most: int) -> Channels:
         """The answer before the search: no channel, and the closest ways to try."""
-        n = len(self.system.gpus)
+        n = self.system.gpus
         if pattern == NVLS:
             most = min(32, n)
             least = least if self.system.nets else most
@@ -99,7 +99,7 @@ class _Search:
 
     def start(self) -> int:
         """The fastest speed that the links may have room for, by its place."""
-        n, most = len(self.system.gpus), self.system.most / 1000
+        n, most = self.system.gpus, self.system.most / 1000
         roomy = self.total
         if n > 1 and self.best.pattern != RING:
             roomy = self.total * n / (n - 1)

@@ -71,12 +71,12 @@ def _graphs(
 ) -> Graphs:
     system = of_parts(parts)
     ring = compute(system, RING, sm, speeds, cross_nic, most=most)
-    ring = ring if ring.count else _simple(ring, len(system.gpus), bool(system.nets))
+    ring = ring if ring.count else _simple(ring, system.gpus, bool(system.nets))
     tree = compute(
         system, BALANCED, sm, speeds, cross_nic, least=ring.count, most=ring.count
     )
-    tree = tree if tree.count else _simple(tree, len(system.gpus), bool(system.nets))
-    switched = system.up and sm >= 90 and len(system.gpus) > 1
+    tree = tree if tree.count else _simple(tree, system.gpus, bool(system.nets))
+    switched = system.up and sm >= 90 and system.gpus > 1
     return Graphs(
         ring, tree, compute(system, NVLS, sm, speeds, cross_nic) if switched else None
     )

@@ -9,7 +9,7 @@ NVL72 is one.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -45,11 +45,11 @@ BRIDGES = {"cpu": "cpu", "pcieswitch": "pci"}
 
 @dataclass(frozen=True)
 class System:
-    """One host; two are equal if the search cannot tell them apart: names do not count.
+    """One host; two are equal if the search cannot tell them apart.
 
     Attributes
     ----------
-    gpus, nets : tuple of str
+    gpus, nets : int
         GPUs of the communicator on it, and its NICs (none on a communicator of one host).
     room : tuple of int
         MB/s of every directed link.
@@ -67,8 +67,8 @@ class System:
         Whether its CPUs are AMD's: a way through them costs no more, and two GPUs talk directly over them.
     """
 
-    gpus: tuple[str, ...] = field(compare=False)
-    nets: tuple[str, ...] = field(compare=False)
+    gpus: int
+    nets: int
     room: tuple[int, ...]
     speed: tuple[int, ...]
     between: Ways
@@ -83,7 +83,7 @@ class System:
     @property
     def most(self) -> int:
         """MB/s of the best way that a channel takes: between GPUs, or out of the host."""
-        if len(self.gpus) == 1 and not self.nets:
+        if self.gpus == 1 and not self.nets:
             return LOCAL
         ways = self.out if self.nets else self.between
         return max((way.speed for row in ways for way in row if way.hops), default=0)
@@ -91,7 +91,7 @@ class System:
     @property
     def total(self) -> int:
         """MB/s of one GPU's NVLinks, or of its PCIe slot."""
-        if len(self.gpus) == 1 and not self.nets:
+        if self.gpus == 1 and not self.nets:
             return LOCAL
         nvlink = [sum(self.room[i] for i in links) for links in self.nvlinks]
         return max(max(pair) for pair in zip(nvlink, self.pcie, strict=True))
@@ -104,12 +104,12 @@ class System:
     @cached_property
     def preferred(self) -> list[list[int]]:
         """Nets that every GPU prefers, one per channel in turn."""
-        return [_preferred(self.out, self.back, gpu) for gpu in range(len(self.gpus))]
+        return [_preferred(self.out, self.back, gpu) for gpu in range(self.gpus)]
 
     @cached_property
     def owners(self) -> list[int | None]:
         """The GPU whose NIC every net is."""
-        return [_owner(self.out, self.back, net) for net in range(len(self.nets))]
+        return [_owner(self.out, self.back, net) for net in range(self.nets)]
 
 
 def _preferred(out: Rows, back: Rows, gpu: int) -> list[int]:
@@ -141,18 +141,8 @@ def nearest(ways: Sequence[Way]) -> list[int]:
     ]
 
 
-def system_of(
-    fabric: Any, group: Group, host: Sequence[str], kind: Generation, pxn: bool = True
-) -> System:
-    """NCCL's view of one of the group's hosts, with names; parameters as of `parts_of`."""
-    names = _nodes(fabric, group, host)
-    parts = parts_of(fabric, group, host, kind, pxn)
-    nets = [name for name, kind_ in names.items() if kind_ == "nic"][:: parts.together]
-    return replace(of_parts(parts), gpus=tuple(host), nets=tuple(nets))
-
-
 def parts_of(
-    fabric: Any, group: Group, host: Sequence[str], kind: Generation, pxn: bool
+    fabric: Any, group: Group, host: Sequence[str], kind: Generation, pxn: bool = True
 ) -> Parts:
     """What one of the group's hosts is made of.
 
@@ -226,8 +216,8 @@ def of_parts(parts: Parts) -> System:
     ways = {node: builder.ways(node) for node in (*gpus, *nets)}
     between, out, back = _ways(builder, gpus, nets, ways, parts)
     return System(
-        ("",) * len(gpus),
-        ("",) * len(nets),
+        len(gpus),
+        len(nets),
         tuple(builder.room),
         tuple(round(parts.speed) for _ in nets),
         between,

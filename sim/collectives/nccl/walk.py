@@ -100,7 +100,7 @@ class Walk:
 
     def __post_init__(self) -> None:
         system, target = self.system, self.target
-        self.n, self.switched = len(system.gpus), bool(system.up)
+        self.n, self.switched = system.gpus, bool(system.up)
         self.room, self.speed = list(system.room), list(system.speed)
         self.inside = round(target.inside * 1000)
         self.between = round(target.between * 1000)

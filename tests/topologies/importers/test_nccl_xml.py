@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from prestep.sim.collectives.group import group_of
-from prestep.sim.collectives.nccl.system import system_of
+from prestep.sim.collectives.nccl.system import of_parts, parts_of
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.costs import generation
 from prestep.sim.errors import InputError
@@ -116,8 +116,8 @@ def test_hosts_of_amd_are_searched_as_such(
     if amd is not None:
         assert vendor.split('"')[1] in fabric.facts["amd_cpu"].source
     group = group_of(fabric, fabric.gpus, Nccl())
-    system = system_of(
-        fabric, group, group.hosts[0], generation.load("hopper").at((2, 20))
+    system = of_parts(
+        parts_of(fabric, group, group.hosts[0], generation.load("hopper").at((2, 20)))
     )
     assert system.amd is bool(amd)
 
