@@ -188,9 +188,9 @@ def test_counting_tokens_takes_the_host_time() -> None:
     padded = {"moe_capacity": 1.0, "moe_pad_to_capacity": True}
     saved = step(2.0) - step(2.0, **padded)
     waits = 4 * COUNTS["alltoall"]  # layers, and numbers that each waits for
-    assert saved == pytest.approx(
-        2.0 * waits * host_costs("megatron")["moe_counts"], rel=0.05
-    )
+    # The copies, and what the host no longer waits for.
+    copies = 2.0 * waits * host_costs("megatron")["moe_counts"]
+    assert copies < saved < 1.5 * copies
     assert step(0.01) == pytest.approx(step(0.01, **padded), rel=0.05)
 
 

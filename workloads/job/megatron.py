@@ -47,6 +47,11 @@ class Megatron:
         "flash",
         "kernel; flash2 is slower on Hopper; sdpa: PyTorch's choice; unfused: GEMMs and softmax",
     )
+    transformer_impl: Literal["transformer_engine", "local"] = engine(
+        "transformer_engine",
+        "whose modules the host calls; local: Megatron's own",
+        wants="training.framework = megatron",
+    )
     gradient_accumulation_fusion: bool = engine(
         True, "GEMMs add into fp32 gradients", wants="training.framework = megatron"
     )

@@ -212,13 +212,13 @@ def product(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     numbers = replace(s.numbers, products="", overlap=False)
     (n, k), needs = w.shape, x.requires_grad
     rows = x.elements // k
-    t.cpu("linear")
+    t.cpu("parallel_linear")
     on_host(t, s, "dtensor_linear")
     gemm(t, rows, n, k, "nt", numbers)
     y = t.empty((*x.shape[:-1], n), x.itemsize)
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("linear_backward")
+        t.cpu("parallel_linear_backward")
         on_host(t, s, "dtensor_backward")
         grad = None
         if needs:

@@ -148,7 +148,8 @@ def _recorded(models: Models, kinds: Sequence[Kind], shared: Shared) -> list[Sta
 def _host_costs(scenario: JobSpec, site: Site) -> dict[str, float]:
     """Seconds of the host by operation; of a step that one CUDA graph replays, only those between steps."""
     captured = "full_iteration" in scenario.megatron.cuda_graph_scope
-    costs = host_costs(scenario.training.framework)
+    local = scenario.megatron.transformer_impl == "local"
+    costs = host_costs("megatron-local" if local else scenario.training.framework)
     return {
         name: time * site.host_factor if captured is (name == BETWEEN_STEPS) else 0.0
         for name, time in costs.items()

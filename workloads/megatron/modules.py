@@ -102,14 +102,19 @@ def _beside(t: Tape, state: Tensor, word: Tensor) -> Tensor:
 
 
 class Norm(Module):
-    def __init__(self, t: Tape, m: ModelSpec, eager: bool = False) -> None:
+    """A norm: a module by itself, or (``joined``) the first part of the projection behind it (LayerNormLinear)."""
+
+    def __init__(
+        self, t: Tape, m: ModelSpec, eager: bool = False, joined: bool = False
+    ) -> None:
         super().__init__()
-        self.kind = m.norm
+        self.kind, self.joined = m.norm, joined
         self.eager = eager and m.norm == "rms" and not m.norm_bias
         for name in ("weight", "bias")[: 2 if m.norm_bias else 1]:
             self.add(t, m.hidden, name=name)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
+        t.cpu("norm_module", not self.joined)
         if self.eager:
             return written_out.rms_norm(t, x, self.parameters[0])
         return F.norm(t, self.kind, x, self.parameters)
@@ -170,7 +175,10 @@ class Layer(Module):
         self.norms: list[Norm] = []
         self.parts: list[Part] = []
         for letter in letters:
-            self.norms.append(self.child(Norm(t, m, s.eager("norm"))))
+            apart = letter == hybrid.EXPERTS or (
+                letter == hybrid.ATTENTION and m.latent
+            )
+            self.norms.append(self.child(Norm(t, m, s.eager("norm"), not apart)))
             self.parts.append(self.child(_part(t, m, s, letter, window, ratio)))
         mixed = letters if m.streams > 1 else ""
         self.connections = [self.child(HyperConnection(t, m, s)) for _ in mixed]

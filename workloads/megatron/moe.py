@@ -55,7 +55,7 @@ def route(t: Tape, x: Tensor, gate: Tensor, o: Numbers, fused: bool = False) -> 
     """
     experts, hidden = gate.shape
     tokens = x.elements // hidden
-    t.cpu("linear")
+    t.cpu("router" if fused else "unfused_router")
     multiply_sizes(t, tokens, experts, hidden, "nt")
     scores = t.empty((tokens, experts), 4)
     passes = FUSED_FORWARD if fused else FORWARD
@@ -84,7 +84,7 @@ def _gate_gradients(
     hidden = x.shape[-1]
     t.cpu("elementwise_backward", len(passes))
     _pass_scores(t, scores, passes)
-    t.cpu("linear_backward")
+    t.cpu("expert_layer_backward")
     multiply_sizes(t, tokens, hidden, experts, "nn")
     unquantized = replace(o, products="")
     if gate.requires_grad:
@@ -184,6 +184,7 @@ class Experts(Module):
 
         with t.capture("moe_router" in o.cuda_graph_scope, False):
             routed = route(t, x, self.gate, self.s.numbers, o.moe_router_fusion)
+        t.cpu("expert_layer")
         t.cpu("moe_counts", self._counts)
         beside = share if o.moe_shared_expert_overlap else None
         # Without a name for the rows, which are freed once the first products have read them.

@@ -77,9 +77,8 @@ class DeltaWeights(Module):
 
     @property
     def decay_width(self) -> int:
-        """Decays of a token: one for each head, or (Kimi delta attention) for each element of its key."""
-        each = self.sizes.key_dim if self.part == hybrid.KIMI else 1
-        return self.sizes.values * each
+        """Decays of a token: one for each head."""
+        return self.sizes.values
 
 
 def kernel_shape(batch: int, tokens: int, own: Sizes, chunk: int) -> tuple[int, ...]:
@@ -90,7 +89,7 @@ def kernel_shape(batch: int, tokens: int, own: Sizes, chunk: int) -> tuple[int, 
 
 def start(t: Tape, name: str, shape: tuple[int, ...], way: str) -> None:
     """The kernels of a scan in one direction."""
-    t.cpu("elementwise", LAUNCHES[name][way == "bwd"])
+    t.cpu("triton_launch", LAUNCHES[name][way == "bwd"])
     t.launch(Kernel(f"{name}_{way}", shape))
 
 
