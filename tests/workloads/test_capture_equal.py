@@ -423,6 +423,17 @@ OPTIMIZERS: dict[str, tuple[str, dict[str, Any], str]] = {
         {"fused_optimizer": False},
         "sgd-momentum",
     ),
+    "SGD without momentum": (
+        "SGD(model.parameters())",
+        {"fused_optimizer": False},
+        "sgd",
+    ),
+    "fused SGD": (
+        "SGD(model.parameters(), momentum=0.9, fused=True)",
+        {},
+        "sgd-momentum",
+    ),
+    "Adafactor": ("Adafactor(model.parameters())", {}, "adafactor"),
 }
 
 
@@ -439,17 +450,22 @@ def recorded(program: str, folder: Path) -> list[Operation]:
 
 def written(said: dict[str, Any], patch: pytest.MonkeyPatch) -> list[Operation]:
     """Those of the model that a scenario describes."""
-    operations: list[Operation] = []
-    real = Recorder.operate
+    operations: list[tuple[int, Operation]] = []
+    real, forget = Recorder.operate, Recorder.forget
 
     def operate(self: Recorder, operation: Operation, *more: object) -> None:
-        operations.append(operation)
+        operations.append((self.issued, operation))
         real(self, operation, *more)  # type: ignore[arg-type]
 
+    def forgotten(self: Recorder) -> None:
+        forget(self)
+        operations[:] = [each for each in operations if each[0] < self.issued]
+
     patch.setattr(Recorder, "operate", operate)
+    patch.setattr(Recorder, "forget", forgotten)
     scenario = described(said)
     lower(scenario, load_model(scenario.model))
-    return operations
+    return [operation for _, operation in operations]
 
 
 def described(said: dict[str, Any]) -> Scenario:

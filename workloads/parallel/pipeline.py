@@ -16,7 +16,7 @@ from prestep.workloads.schedules.runtime import (
     Compute,
     Hook,
     Operation,
-    Recv,
+    Send,
     Wait,
     executed,
 )
@@ -86,6 +86,7 @@ class Pipeline:
         for module in (s.sharded for s in stages.values()):
             if module is not None and not module.reduces_itself:
                 module.hold()
+        self.sent: dict[int | str, list[Storage | None]] = {}
         self.buffers = self._receive_buffers()
 
     def _receive_buffers(self) -> list[Storage]:
@@ -107,8 +108,10 @@ class Pipeline:
                 self._post(op)
             elif isinstance(op, Wait):
                 self.transfers.wait(op)
+                self.sent.pop(op.handle, None)
             elif isinstance(op, Hook):
                 self._hook(op)
+        self.sent.clear()
         self._merge_outputs()
         self.transfers.run += 1
 
@@ -218,12 +221,27 @@ class Pipeline:
         t.backward(output, grad)
 
     def _post(self, batch: Batch) -> None:
-        """Issues the sends and receives of a batch."""
+        """Issues the sends and receives of a batch.
+
+        What is sent lives until its handle is waited for, and as long as the schedule's list of its last sends, which
+        the next ones of that direction take the place of (schedules.py: ``bwd_sends``).
+        """
         self.transfers.post(batch)
         for op in batch.ops:
-            # The gradient sent to the stage before is not needed here any more.
-            if not isinstance(op, Recv) and op.what == "B":
-                self.stages[op.stage].grads.pop(op.microbatch, None)
+            if isinstance(op, Send):
+                tensors = [self._sent(op).storage]
+                self.sent[op.what] = tensors
+                self.sent.setdefault(batch.handle, []).extend(tensors)
+
+    def _sent(self, op: Send) -> Tensor:
+        """What a stage sends: an output, which it keeps for backward, or a gradient, which it needs no more."""
+        stage = self.stages[op.stage]
+        is_output = op.what == "F"
+        return (
+            stage.outputs[op.microbatch]
+            if is_output
+            else stage.grads.pop(op.microbatch)
+        )
 
     def _merge_outputs(self) -> None:
         """The last stage concatenates the outputs of all microbatches (schedules.py, _merge_outputs)."""

@@ -79,7 +79,7 @@ def strides_of(x: Tensor) -> tuple[int, ...]:
 def view(x: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Tensor:
     """The same memory in another shape and order, without history."""
     y = Tensor(x.storage, shape, x.itemsize)
-    y.offset, y.dtype = x.offset, x.dtype
+    y.offset, y.dtype, y.is_view = x.offset, x.dtype, True
     y.strides = () if tuple(strides) == contiguous(shape) else tuple(strides)
     return y
 
@@ -125,7 +125,9 @@ def reshape(t: Tape, x: Tensor, *shape: int) -> Tensor:
             x = call(t, rule, "clone.default", (x,), y, memory_format=order)
         elif viewing:
             t.cpu(viewing)
-        return view(x, shape, strides or contiguous(shape))
+        y = view(x, shape, strides or contiguous(shape))
+        y.is_view = strides is not None  # a copy's only reader keeps nothing else alive
+        return y
 
     def backward(g: Tensor) -> Grads:
         # One node of autograd, whether it copies or not.

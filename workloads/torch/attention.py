@@ -162,7 +162,9 @@ class _Attention:
             added = aten.view(mask, sizes, strides).operand
         whole = q.shape[0], q.shape[2]
         seen = in_window(*t.documents(*whole), window)
-        keeps = t.grad_enabled and any(x.requires_grad for x in (q, k, v))
+        # A checkpoint's hooks take what nodes save.
+        recorded = t.grad_enabled or bool(t.hooked)
+        keeps = recorded and any(x.requires_grad for x in (q, k, v))
         first, second, third = (_seen(x.operand, whole, seen) for x in (q, k, v))
         call = Fused(backend, first, second, third, keeps, causal, added)
         shape = (*q.shape[:-1], v.shape[-1])

@@ -131,6 +131,7 @@ class _Linear:
         else:
             of_output = products.turned(products.rows(t, g))
             grad = products.multiply(t, of_output, products.rows(t, self.x))
+            grad.is_view = True  # a transpose's gradient is one
         return grad if self.summed is None else self.summed(t, grad)
 
     def _data_grad(self, g: Tensor) -> Tensor | None:
@@ -149,6 +150,7 @@ class _Linear:
 
     def _bias_grad(self, g: Tensor, bias: Tensor) -> Tensor:
         grad = aten.sum_to(self.t, products.rows(self.t, g), bias.shape)
+        grad.is_view = True  # of a sum that kept its rows' dimension
         scratch = row_sums.row_sum_scratch(g.elements // bias.elements, bias.elements)
         self.t.scratch(scratch)
         return grad

@@ -61,6 +61,7 @@ class Tensor:
     __slots__ = (
         "dtype",
         "grad",
+        "is_view",
         "itemsize",
         "name",
         "node",
@@ -87,6 +88,7 @@ class Tensor:
             itemsize  # bytes of an element of a parameter as the optimizer keeps it
         )
         self.requires_grad = node is not None
+        self.is_view = False
         self.grad: Tensor | None = None
         self.on_grad: Callable[[Tensor], None] | None = None
         self.name = ""
@@ -129,6 +131,7 @@ class Tensor:
         t = Tensor(self.storage, shape, self.itemsize, self.node)
         t.requires_grad = self.requires_grad
         t.offset, t.dtype = self.offset, self.dtype
+        t.is_view = self.is_view or shape != self.shape
         if shape == self.shape:
             t.strides = self.strides
         return t
@@ -356,16 +359,21 @@ class Tape(Recorder):
 
     def _merge(self, buffers: dict[Node, Tensor], node: Node, grad: Tensor) -> None:
         """Adds a gradient to those that a node got before."""
-        if node in buffers:
-            self._sum(buffers[node], grad, "add.Tensor")
-        else:
-            buffers[node] = grad
+        before = buffers.get(node)
+        buffers[node] = grad if before is None else self._sum(before, grad)
 
-    def _sum(self, one: Tensor, other: Tensor, name: str) -> None:
-        """Adds a gradient to another one."""
+    def _sum(self, one: Tensor, other: Tensor, own: bool = False) -> Tensor:
+        """Adds a gradient to an earlier one, in the memory of that one if it is its ``own`` or nothing else has it.
+
+        A view keeps what it views alive (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace).
+        """
+        own = own or (not one.is_view and one.storage is not other.storage)
+        y = one if own else self.empty(one.shape, one.itemsize)
         both = one.operand, other.operand
-        sums = Operation(f"aten.{name}", both, (), both[:1])
-        self.operate(sums, pointwise.elementwise)
+        name = f"aten.add{'_' * own}.Tensor"
+        self.operate(Operation(name, both, (), both[:1]), pointwise.elementwise)
+        y.strides = one.strides
+        return y
 
     def _arrive(
         self, leaf: Tensor, grad: Tensor | None, uses: dict[Tensor, Uses]
@@ -375,8 +383,8 @@ class Tape(Recorder):
         if shared is not None:
             shared.left -= 1
             if grad is not None and shared.grad is not None:
-                self._sum(shared.grad, grad, "add.Tensor")
-            elif grad is not None:
+                grad = self._sum(shared.grad, grad)
+            if grad is not None:
                 shared.grad = grad
             if shared.left:
                 return
@@ -400,7 +408,7 @@ class Tape(Recorder):
             ):
                 grad.storage.change_owner("gradients")
         else:
-            self._sum(leaf.grad, grad, "add_.Tensor")
+            self._sum(leaf.grad, grad, own=True)
         del grad
         if leaf.on_grad is not None:
             leaf.on_grad(leaf)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
@@ -30,14 +31,9 @@ CHUNKS = 320 * 65536
 #: Passes over a tensor by each kernel of Lion without a fused one (lion-pytorch, update_fn): the parameter decayed; the
 #: moment copied, scaled, the gradient added, the sign taken; the parameter updated; the moment scaled and added to.
 LION = (2, 2, 2, 3, 2, 3, 2, 3)
-#: The same of Adafactor for a matrix (torch/optim/_adafactor.py, _single_tensor_adafactor): the parameter's norm, its
-#: decay, norms of the gradient's rows and columns, the estimate as a product of both, divided, clamped, its root, times
-#: the gradient, that update's norm, and the update.
-ADAFACTOR = (1, 2, 1, 1, 1, 2, 2, 2, 3, 1, 3)
-#: And for a vector: norm, decay, squares, their mean, a copy, clamped, its root, times the gradient, norm, update.
-ADAFACTOR_VECTOR = (1, 2, 2, 3, 2, 2, 2, 3, 1, 3)
-#: Small kernels on means of rows and columns: squared and divided, two each.
-STATISTICS = 4
+#: Numbers of Adafactor: the least estimate, the least of its rows' mean, the share of a new mean, and the rate.
+LEAST, LEAST_MEAN, SHARE, RATE = 6.1e-5, 0.0078, 0.415, -1e-3
+NORM = "linalg_vector_norm.default"
 
 
 def operands(tensors: Sequence[Tensor], itemsize: int) -> tuple[Operand, ...]:
@@ -114,21 +110,47 @@ def lion(
 
 
 def adafactor(t: Tape, stored: Sequence[Tensor], wide: int) -> None:
-    """Adafactor, tensor by tensor; the host reads two norms of each before it goes on."""
-    for p in stored:
-        matrix = len(p.shape) > 1
-        passes = ADAFACTOR if matrix else ADAFACTOR_VECTOR
-        _passes(t, p.elements, wide, passes[:1])
+    """Adafactor, tensor by tensor (torch/optim/_adafactor.py); the host reads two norms of each before it goes on."""
+    for p in operands(stored, wide):
+        number, own = (replace(p, shape=()),), (p,)
+        call(t, NORM, p, results=number)
         t.synchronize()
-        if matrix:
-            rows, columns = p.elements // p.shape[-1], p.shape[-1]
-            for _ in range(STATISTICS):
-                _passes(t, max(rows, columns), wide, (2,))
-        estimate = Storage(t.memory, float(p.elements * wide), "workspace")
-        _passes(t, p.elements, wide, passes[1:-1])
+        if len(p.shape) > 1:
+            estimate = _of_rows_and_columns(t, p)
+        else:
+            squares = Storage(t.memory, p.bytes, "workspace")
+            call(t, "mul.Tensor", p, p, results=own)
+            call(t, "lerp_.Scalar", p, p, SHARE, results=own)
+            estimate = Storage(t.memory, p.bytes, "workspace")
+            call(t, "clone.default", p, results=own)
+            del squares
+        call(t, "clamp_.default", p, LEAST, results=own)
+        call(t, "rsqrt_.default", p, results=own)
+        call(t, "mul_.Tensor", p, p, results=own)
+        call(t, NORM, p, results=number)
         t.synchronize()
-        _passes(t, p.elements, wide, passes[-1:])
+        call(t, "add_.Tensor", p, p, results=own, options=(("alpha", RATE),))
         del estimate
+
+
+def _of_rows_and_columns(t: Tape, p: Operand) -> Storage:
+    """The estimate of a matrix's squares: means over its rows times means over its columns."""
+    *others, rows, columns = p.shape
+    sides = []
+    for axis, count, shape in ((-1, columns, (rows, 1)), (-2, rows, (1, columns))):
+        side = replace(p, shape=(*others, *shape))
+        call(t, NORM, p, 2, (axis,), True, results=(side,))
+        call(t, "pow_.Scalar", side, 2, results=(side,))
+        call(t, "div_.Tensor", side, count, results=(side,))
+        call(t, "lerp_.Scalar", side, side, SHARE, results=(side,))
+        sides.append(side)
+    estimate = Storage(t.memory, p.bytes, "workspace")
+    call(t, "bmm.default" if others else "mm.default", *sides, results=(p,))
+    mean = replace(p, shape=(*others, 1, 1))
+    call(t, "mean.dim", sides[0], (-2,), True, results=(mean,))
+    call(t, "clamp_.default", mean, LEAST_MEAN, results=(mean,))
+    call(t, "div_.Tensor", p, mean, results=(p,))
+    return estimate
 
 
 def adafactor_state(p: Tensor, wide: int) -> float:

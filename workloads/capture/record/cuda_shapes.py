@@ -166,6 +166,7 @@ RULES: dict[str, Callable[..., Any]] = {
     "_grouped_mm": _grouped,
     "_thnn_fused_gru_cell": _cell,
     "_thnn_fused_gru_cell_backward": _cell_backward,
+    **dict.fromkeys(("_fused_sgd_", "_fused_adagrad_"), lambda *_, **__: None),
     "_cudnn_rnn": _recurrent,
     "_cudnn_rnn_backward": _recurrent_backward,
 }

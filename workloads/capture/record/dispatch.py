@@ -20,6 +20,7 @@ from prestep.workloads.capture.record import (
     collectives,
     composites,
     describe,
+    gradient_sums,
     host_arithmetic,
     memo,
     reads,
@@ -84,6 +85,10 @@ def direction() -> int:
 
 def as_alone(function: Any, args: Any) -> tuple[Any, Any]:
     """The call that autograd makes where nobody looks on, and its arguments."""
+    if function is gradient_sums.SUM:
+        sums = direction() == 1 and Regions.written is None
+        own = sums and gradient_sums.in_place(args)
+        return (aten.add_.Tensor if own else function), args
     if function not in IN_PLACE or direction() != 1:
         return function, args
     if torch._C._current_autograd_node().name() not in PUTTING:
@@ -112,6 +117,7 @@ class Recorder(TorchDispatchMode):
     def __init__(self, fake: FakeTensorMode, exchange: Exchange) -> None:
         super().__init__()
         self.fake = fake
+        gradient_sums.holders_of_one()  # counted while nobody looks on
         self.storages = Storages()
         self.works = collectives.Works(exchange)
         self.table: dict[str, int] = {}

@@ -1,0 +1,191 @@
+"""Further kinds of blocks, written by hand and captured, ask for equal operations. Needs PyTorch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch")
+
+from tests.workloads.test_capture_equal import (
+    GPT,
+    MODEL,
+    plain,
+    recorded,
+    routed,
+    written,
+)
+
+pytestmark = pytest.mark.slow
+
+Changes = tuple[tuple[str, str], ...]
+#: Lines of the plain decoder, and what stands there in a decoder of another kind.
+TIED: Changes = (
+    (
+        "model = Decoder()",
+        "model = Decoder(); model.head.weight = model.words.weight; model = model",
+    ),
+)
+HEADS_NORMED: Changes = (
+    (
+        "        self.o, self.between = linear(HEADS * WIDTH, HIDDEN), NORM(HIDDEN)",
+        "        self.o, self.of_q = linear(HEADS * WIDTH, HIDDEN), NORM(WIDTH)\n"
+        "        self.of_k, self.between = NORM(WIDTH), NORM(HIDDEN)",
+    ),
+    (
+        "        if ROTARY:",
+        "        q, k = self.of_q(q), self.of_k(k)\n        if ROTARY:",
+    ),
+)
+JOINED: Changes = (
+    (
+        "        self.q, self.k, self.v = (linear(HIDDEN, n * WIDTH) for n in (HEADS, GROUPS, GROUPS))",
+        "        self.qkv = linear(HIDDEN, (HEADS + 2 * GROUPS) * WIDTH)",
+    ),
+    (
+        "(p(h).view(BATCH, LENGTH, -1, WIDTH).transpose(1, 2) for p in (self.q, self.k, self.v))",
+        "(p.view(BATCH, LENGTH, -1, WIDTH).transpose(1, 2) for p in self.qkv(h).split("
+        "[HEADS * WIDTH, GROUPS * WIDTH, GROUPS * WIDTH], -1))",
+    ),
+)
+GATED: Changes = (
+    ("for n in (HEADS, GROUPS, GROUPS))", "for n in (2 * HEADS, GROUPS, GROUPS))"),
+    (
+        "        q, k, v = (p(h)",
+        "        own, share = self.q(h).split([HEADS * WIDTH, HEADS * WIDTH], -1)\n        q, k, v = (p(h)",
+    ),
+    ("for p in (self.q, self.k, self.v))", "for p in (lambda _: own, self.k, self.v))"),
+    (".reshape(BATCH, LENGTH, -1))", ".reshape(BATCH, LENGTH, -1) * share.sigmoid())"),
+)
+ACTIVATIONS = {
+    "relu": ("F.gelu(self.up(h))", "F.relu(self.up(h))"),
+    "relu2": ("F.gelu(self.up(h))", "F.relu(self.up(h)).square()"),
+    "silu": ("F.gelu(self.up(h))", "F.silu(self.up(h))"),
+}
+GELU_GATED: Changes = (("F.silu(self.gate(h))", "F.gelu(self.gate(h))"),)
+WIDE_LOSS: Changes = (
+    ("self.head(self.last(x)).view", "self.head(self.last(x)).float().view"),
+)
+NORMED: Changes = (
+    (
+        "        self.places =",
+        "        self.entry = NORM(HIDDEN)\n        self.places =",
+    ),
+    (
+        "        for layer in self.layers:",
+        "        x = self.entry(x)\n        for layer in self.layers:",
+    ),
+)
+CHECKPOINTED: Changes = (
+    ("import torch\n", "import torch\nfrom torch.utils.checkpoint import checkpoint\n"),
+    (
+        "x = layer(x, self.cosines, self.sines)",
+        "x = checkpoint(layer, x, self.cosines, self.sines, use_reentrant=False)",
+    ),
+)
+TWICE: Changes = (
+    (
+        "    model(words).backward()",
+        "    for _ in range(2):\n        model(words).backward()",
+    ),
+)
+PERCEPTRON = """
+import torch
+from torch import nn
+sizes = (64, 96, 32, 8)
+layers = [nn.Linear(64, 96), nn.ReLU(), nn.Linear(96, 32), nn.ReLU(), nn.Linear(32, 8)]
+model = nn.Sequential(*layers).cuda().to(torch.bfloat16)
+optimizer = torch.optim.AdamW(model.parameters(), fused=True)
+x, y = (torch.zeros(2, n, device="cuda", dtype=torch.bfloat16) for n in (64, 8))
+for _ in range(4):
+    nn.functional.mse_loss(model(x), y).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+LORA = """
+model = Decoder().cuda().to(torch.bfloat16)
+from peft import LoraConfig, get_peft_model
+model = get_peft_model(model, LoraConfig(r=8, lora_alpha=16, target_modules=TARGETS, lora_dropout=DROPOUT), autocast_adapter_dtype=False)
+"""
+
+
+def changed(program: str, changes: Changes) -> str:
+    for line, other in changes:
+        assert line in program, line
+        program = program.replace(line, other)
+    return program
+
+
+def model(**keys: Any) -> dict[str, Any]:
+    return {"model": MODEL | keys}
+
+
+def adapted(targets: list[str], dropout: float) -> str:
+    head = LORA.replace("TARGETS", str(targets)).replace("DROPOUT", str(dropout))
+    return changed(plain(), (("\nmodel = Decoder().cuda().to(DTYPE)\n", head),))
+
+
+KINDS: dict[str, tuple[str, dict[str, Any]]] = {
+    "tied embeddings": (changed(plain(), TIED), model(tied_embeddings=True)),
+    "tied embeddings, learned positions": (
+        changed(
+            plain(
+                BIAS="True",
+                ROTARY="False",
+                GATED="False",
+                GROUPS="4",
+                NORM="nn.LayerNorm",
+            ),
+            TIED,
+        ),
+        {"model": GPT | {"tied_embeddings": True}},
+    ),
+    "norms of queries and keys": (changed(plain(), HEADS_NORMED), model(qk_norm=True)),
+    "joined projections": (changed(plain(), JOINED), {"pytorch": {"joined_qkv": True}}),
+    "gates of attention": (changed(plain(), GATED), model(attention_gate=True)),
+    "gated GELU": (changed(plain(), GELU_GATED), model(activation="gelu")),
+    "a loss in fp32": (changed(plain(), WIDE_LOSS), {"pytorch": {"loss": "fp32"}}),
+    "a norm of the embedding": (changed(plain(), NORMED), model(embedding_norm=True)),
+    "checkpoints": (
+        changed(plain(), CHECKPOINTED),
+        {"training": {"recompute": "full"}},
+    ),
+    "checkpoints of experts": (
+        changed(routed(), CHECKPOINTED),
+        {"training": {"recompute": "full"}}
+        | model(kv_heads=4, experts=8, experts_per_token=2),
+    ),
+    "two microbatches": (changed(plain(), TWICE), {"training": {"global_batch": 4}}),
+    "a perceptron": (
+        PERCEPTRON,
+        {
+            "model": {"kind": "mlp", "sizes": [64, 96, 32, 8]},
+            "training": {"micro_batch": 2, "seq_len": 1},
+        },
+    ),
+    "adapters": (
+        adapted(["q", "k", "v", "o", "gate", "up", "down"], 0.0),
+        {"adapter": {"kind": "lora", "rank": 8}},
+    ),
+} | {
+    name: (
+        changed(plain(GATED="False"), (change,)),
+        model(gated=False, activation=name),
+    )
+    for name, change in ACTIVATIONS.items()
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_block_asks_for_the_operations_of_its_program(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Operator, types, shapes, strides and order; forward and backward."""
+    program, said = KINDS[name]
+    program_of = recorded(program, tmp_path)
+    model = written(said, monkeypatch)
+    for place, (one, other) in enumerate(zip(model, program_of, strict=False)):
+        assert one == other, place
+    assert len(model) == len(program_of)
