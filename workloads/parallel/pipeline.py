@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import prod
 
-from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.parallel.transfers import Transfers
@@ -236,31 +235,18 @@ class Pipeline:
     def _sent(self, op: Send) -> Tensor:
         """What a stage sends: an output, which it keeps for backward, or a gradient, which it needs no more."""
         stage = self.stages[op.stage]
-        is_output = op.what == "F"
-        return (
-            stage.outputs[op.microbatch]
-            if is_output
-            else stage.grads.pop(op.microbatch)
-        )
+        if op.what == "F":
+            return stage.outputs[op.microbatch]
+        return stage.grads.pop(op.microbatch)
 
     def _merge_outputs(self) -> None:
         """The last stage concatenates the outputs of all microbatches (schedules.py, _merge_outputs)."""
+        self.t.phase = 0
         for stage in self.stages.values():
-            if stage.module.last and stage.kept:
-                merged = [
-                    self._merged(each)
-                    for each in zip(*stage.kept.values(), strict=True)
-                ]
-                del merged
-
-    def _merged(self, outputs: Sequence[Tensor]) -> Tensor:
-        """One output of all microbatches."""
-        one = outputs[0]
-        shape = (len(outputs) * one.shape[0], *one.shape[1:])
-        merged = self.t.empty(shape, one.itemsize)
-        self.t.cpu("elementwise")
-        self.t.launch(Kernel("aten cat", (merged.elements,), bytes=2 * merged.size))
-        return merged
+            for outputs in zip(*stage.kept.values(), strict=True):
+                first, *others = outputs[0].shape
+                shape = len(outputs) * first, *others
+                aten.joined(self.t, outputs, shape, 0)
 
 
 def layers_of_stages(layers: int, stages: int) -> list[range]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from prestep.sim.extras import lazily
@@ -367,12 +367,18 @@ class Tape(Recorder):
 
         A view keeps what it views alive (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace).
         """
-        own = own or (not one.is_view and one.storage is not other.storage)
+        alone = not one.is_view and one.storage is not other.storage
+        own = own or (alone and not self.traces)
         y = one if own else self.empty(one.shape, one.itemsize)
-        both = one.operand, other.operand
-        name = f"aten.add{'_' * own}.Tensor"
-        self.operate(Operation(name, both, (), both[:1]), pointwise.elementwise)
         y.strides = one.strides
+        other_operand = replace(other.operand, shape=one.shape)
+        sums = (
+            f"aten.add{'_' * own}.Tensor",
+            (one.operand, other_operand),
+            (),
+            (y.operand,),
+        )
+        self.operate(Operation(*sums), pointwise.elementwise, (one, other), (y,))
         return y
 
     def _arrive(

@@ -16,8 +16,7 @@ from prestep.sim.graph.opgraph import Chain
 from prestep.workloads.fusion.graph import OPAQUE, Place, Step
 from prestep.workloads.fusion.lifetimes import CALL
 from prestep.workloads.memory.account import Storage
-from prestep.workloads.operation import Operand, Operation
-from prestep.workloads.operators import pointwise
+from prestep.workloads.operation import Operation
 from prestep.workloads.operators.rules import Rule
 from prestep.workloads.torch.saved_tensors import tensors_of
 from prestep.workloads.torch.tape import Backward, Node, Tape, Tensor, Uses
@@ -366,25 +365,13 @@ class Tracing(Tape):
             self.note([*tensors_of(grad), *held], made)
         return grads
 
-    def _merge(self, buffers: dict[Node, Tensor], node: Node, grad: Tensor) -> None:
-        before = buffers.get(node)
-        buffers[node] = grad if before is None else self._added(before, grad)
-
     def _arrive(
         self, leaf: Tensor, grad: Tensor | None, uses: dict[Tensor, Uses]
     ) -> None:
         if grad is not None:
             before = self.graph.gradients.get(leaf)
-            sums = grad if before is None else self._added(before, grad)
+            sums = grad if before is None else self._sum(before, grad)
             self.graph.gradients[leaf] = sums
-
-    def _added(self, one: Tensor, other: Tensor) -> Tensor:
-        y = self.empty(one.shape, one.itemsize)
-        y.strides = one.strides
-        both = one.operand, Operand(other.operand.dtype, one.shape, other.strides)
-        operation = Operation("aten.add.Tensor", both, (), (y.operand,))
-        self.operate(operation, pointwise.elementwise, (one, other), (y,))
-        return y
 
 
 def _one_after_other(first: Call, then: Call, t: Tape) -> None:

@@ -1,7 +1,7 @@
 """Whether autograd adds a gradient to an earlier one in its memory, as it does where nobody else has that.
 
 PyTorch never does so where a mode looks on (`isTensorSubclassLike`), so the rule is applied here.
-Source: torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`.
+Source: torch/csrc/autograd/input_buffer.cpp, `can_accumulate_inplace`; what overlaps or has gaps is a view.
 """
 
 from __future__ import annotations
@@ -18,52 +18,25 @@ SUM = torch.ops.aten.add.Tensor
 
 def in_place(arguments: tuple[Any, ...]) -> bool:
     """Whether the first argument of a sum within backward is a gradient that nobody but autograd has."""
-    first = arguments[0]
-    return (
-        not torch.is_grad_enabled()
-        and isinstance(first, torch.Tensor)
-        and first.layout == torch.strided
-        and _holders(first) == holders_of_one()
-        and _is_dense(first)
-    )
+    dense = arguments[0].layout == torch.strided and not torch.is_grad_enabled()
+    return dense and _holders(arguments) == holders_of_one()
 
 
-def _holders(tensor: Any) -> tuple[int, int, int]:
-    """How many have a tensor and its storage in C++, and the tensor in Python."""
-    storage = tensor.untyped_storage()._cdata
-    return (
-        tensor._use_count(),
-        torch._C._storage_Use_Count(storage),
-        sys.getrefcount(tensor),
-    )
-
-
-def _is_dense(tensor: torch.Tensor) -> bool:
-    """Whether its elements fill its part of the storage, each once."""
-    count = 1
-    for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
-        if size != 1 and stride != count:
-            return False
-        count *= size
-    return True
+def _holders(arguments: tuple[Any, ...]) -> tuple[int, int, int]:
+    """How many have the first argument and its storage in C++, and the argument in Python."""
+    storage = torch._C._storage_Use_Count(arguments[0].untyped_storage()._cdata)
+    return arguments[0]._use_count(), storage, sys.getrefcount(arguments[0])
 
 
 class _Witness(TorchDispatchMode):
     """Counts who has the first gradient of a sum."""
 
-    holders = (0, 0, 0)
-
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
         if function is SUM:
-            self.count(args)
+            self.holders = _holders(args)
         return function(*args, **(kwargs or {}))
-
-    def count(self, arguments: tuple[Any, ...]) -> None:
-        """Counts with as many references as `in_place` has."""
-        first = arguments[0]
-        self.holders = _holders(first)
 
 
 @functools.cache
