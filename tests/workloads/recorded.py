@@ -23,15 +23,15 @@ from prestep.workloads.torch.transformer import Transformer
 
 MIB = 2.0**20
 # One rotary embedding, forward and backward, and the gradients of a projection.
-ROPE, ROPE_BACK = "mul mul sub mul mul add cat", "mul mul neg mul add mul add cat"
+ROPE, ROPE_BACK = "mul mul sub mul mul add cat", "mul mul neg mul add_ mul add_ cat"
 BOTH = "mm mm"
 FUSED = "_scaled_dot_product_cudnn_attention"
 ATTENTION = (
     f"_fused_rms_norm mm mm mm {ROPE} {ROPE} {FUSED} clone mm add _fused_rms_norm"
 )
 ATTENTION_BACK = (
-    f"_fused_rms_norm_backward add {BOTH} {FUSED}_backward {ROPE_BACK} {ROPE_BACK} {BOTH} clone {BOTH} add clone {BOTH} add "
-    "_fused_rms_norm_backward add"
+    f"_fused_rms_norm_backward add_ {BOTH} {FUSED}_backward {ROPE_BACK} {ROPE_BACK} {BOTH} clone {BOTH} add clone {BOTH} add_ "
+    "_fused_rms_norm_backward add_"
 )
 EXPERT, EXPERT_BACK = (
     "mm silu mm mul mm",

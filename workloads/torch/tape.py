@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from prestep.sim.extras import lazily
@@ -135,6 +135,9 @@ class Tensor:
         if shape == self.shape:
             t.strides = self.strides
         return t
+
+
+Edge = Node | Tensor
 
 
 class Tape(Recorder):
@@ -349,18 +352,22 @@ class Tape(Recorder):
         """Sends gradients along a node's edges; each is dropped here before the next is sent."""
         for i, edge in enumerate(node.edges):
             grad, grads[i] = grads[i], None
-            if isinstance(edge, Tensor):
-                self._arrive(edge, grad, run.uses)
-            elif edge is not None:
-                if grad is not None:
-                    self._merge(run.buffers, edge, grad)
-                run.count(edge)
+            if edge is None:
+                continue
+            if grad is not None:
+                self._merge(run.buffers, edge, grad)
             grad = None
+            if run.has_all(edge) and isinstance(edge, Tensor):
+                # Those of all uses of a leaf are there: its hook fires once.
+                whole = run.buffers.pop(edge, None)
+                if whole is not None:
+                    self.accumulate(edge, whole)
+                whole = None
 
-    def _merge(self, buffers: dict[Node, Tensor], node: Node, grad: Tensor) -> None:
-        """Adds a gradient to those that a node got before."""
-        before = buffers.get(node)
-        buffers[node] = grad if before is None else self._sum(before, grad)
+    def _merge(self, buffers: dict[Edge, Tensor], edge: Edge, grad: Tensor) -> None:
+        """Adds a gradient to those that a node or a leaf got before."""
+        before = buffers.get(edge)
+        buffers[edge] = grad if before is None else self._sum(before, grad)
 
     def _sum(self, one: Tensor, other: Tensor, own: bool = False) -> Tensor:
         """Adds a gradient to an earlier one, in the memory of that one if it is its ``own`` or nothing else has it.
@@ -380,23 +387,6 @@ class Tape(Recorder):
         )
         self.operate(Operation(*sums), pointwise.elementwise, (one, other), (y,))
         return y
-
-    def _arrive(
-        self, leaf: Tensor, grad: Tensor | None, uses: dict[Tensor, Uses]
-    ) -> None:
-        """A leaf's part of the gradient: those of all its uses are added up before its hook fires, once."""
-        shared = uses.get(leaf)
-        if shared is not None:
-            shared.left -= 1
-            if grad is not None and shared.grad is not None:
-                grad = self._sum(shared.grad, grad)
-            if grad is not None:
-                shared.grad = grad
-            if shared.left:
-                return
-            grad, shared.grad = shared.grad, None
-        if grad is not None:
-            self.accumulate(leaf, grad)
 
     def accumulate(self, leaf: Tensor, grad: Tensor) -> None:
         """AccumulateGrad: takes the first gradient over, adds later ones in place, then calls the hook."""
@@ -457,47 +447,36 @@ class Tape(Recorder):
 
 
 @dataclass
-class Uses:
-    """How many uses of a leaf have not sent their gradient yet, and the sum of those that have."""
-
-    left: int = 0
-    grad: Tensor | None = None
-
-
-@dataclass
 class _Pass:
-    """A backward pass: gradients that nodes still wait for, the sum of those they got, and the nodes that have all.
+    """A backward pass: gradients that nodes and leaves still wait for, the sum of those they got, and what is ready.
 
-    `uses` has the parameters that are used more than once (tied embeddings); `ready` is a heap by latest creation.
+    `ready` is a heap of nodes by latest creation.
     """
 
-    pending: dict[Node, int]
-    uses: dict[Tensor, Uses]
-    buffers: dict[Node, Tensor] = field(default_factory=dict)
-    ready: list[tuple[int, Node]] = field(default_factory=list)
+    pending: dict[Edge, int]
+    buffers: dict[Edge, Tensor]
+    ready: list[tuple[int, Node]]
 
-    def count(self, node: Node) -> None:
-        """A node has been sent one of its gradients."""
-        self.pending[node] -= 1
-        if self.pending[node] == 0:
-            heapq.heappush(self.ready, (-node.seq, node))
+    def has_all(self, edge: Edge) -> bool:
+        """Whether a node or a leaf that has been sent one of its gradients waits for none any more."""
+        self.pending[edge] -= 1
+        if self.pending[edge]:
+            return False
+        if isinstance(edge, Node):
+            heapq.heappush(self.ready, (-edge.seq, edge))
+        return True
 
 
 def _pass_from(root: Node, grad: Tensor) -> _Pass:
     """A backward pass that begins at a node."""
-    todo, pending = [root], {root: 0}
-    uses: dict[Tensor, Uses] = {}
+    todo, pending = [root], dict[Edge, int]()
     while todo:
         for edge in todo.pop().edges:
-            if isinstance(edge, Node):
-                if edge not in pending:
-                    pending[edge] = 0
-                    todo.append(edge)
-                pending[edge] += 1
-            elif edge is not None and edge.name != "detached":
-                uses.setdefault(edge, Uses()).left += 1
-    shared = {leaf: use for leaf, use in uses.items() if use.left > 1}
-    return _Pass(pending, shared, {root: grad}, [(-root.seq, root)])
+            if isinstance(edge, Node) and edge not in pending:
+                todo.append(edge)
+            if edge is not None:
+                pending[edge] = pending.get(edge, 0) + 1
+    return _Pass(pending, {root: grad}, [(-root.seq, root)])
 
 
 def _released(grad: Tensor) -> list[Tensor | None]:

@@ -19,7 +19,7 @@ from prestep.workloads.memory.account import Storage
 from prestep.workloads.operation import Operation
 from prestep.workloads.operators.rules import Rule
 from prestep.workloads.torch.saved_tensors import tensors_of
-from prestep.workloads.torch.tape import Backward, Node, Tape, Tensor, Uses
+from prestep.workloads.torch.tape import Backward, Edge, Node, Tape, Tensor
 
 #: Name of tensors without a history of their own; key of the region's input, and who made it.
 LEAF, INPUT, OUTSIDE = "detached", 0, -1
@@ -66,7 +66,7 @@ class TracedGraph:
     outputs: dict[int, Tensor] = field(default_factory=dict)
     parameters: dict[Tensor, None] = field(default_factory=dict)
     tangents: dict[int, Tensor] = field(default_factory=dict)
-    gradients: dict[Tensor, Tensor] = field(default_factory=dict)
+    gradients: dict[Edge, Tensor] = field(default_factory=dict)
 
 
 class Tracing(Tape):
@@ -365,13 +365,8 @@ class Tracing(Tape):
             self.note([*tensors_of(grad), *held], made)
         return grads
 
-    def _arrive(
-        self, leaf: Tensor, grad: Tensor | None, uses: dict[Tensor, Uses]
-    ) -> None:
-        if grad is not None:
-            before = self.graph.gradients.get(leaf)
-            sums = grad if before is None else self._sum(before, grad)
-            self.graph.gradients[leaf] = sums
+    def accumulate(self, leaf: Tensor, grad: Tensor) -> None:
+        self._merge(self.graph.gradients, leaf, grad)
 
 
 def _one_after_other(first: Call, then: Call, t: Tape) -> None:
