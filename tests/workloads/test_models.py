@@ -162,9 +162,9 @@ def test_resnet_kernels() -> None:
     residual = (
         f"threshold_backward {back} threshold_backward {back} threshold_backward {back}"
     )
-    assert step.kernels(1, True) == words(f"{residual} add")
+    assert step.kernels(1, True) == words(f"{residual} add_")
     assert step.kernels(0, True) == words(
-        f"threshold_backward {back} {residual.split(' ', 1)[1]} add"
+        f"threshold_backward {back} {residual.split(' ', 1)[1]} add_"
     )
 
 

@@ -377,7 +377,7 @@ class Tape(Recorder):
         alone = not one.is_view and one.storage is not other.storage
         own = own or (alone and not self.traces)
         y = one if own else self.empty(one.shape, one.itemsize)
-        y.strides = one.strides
+        y.strides, y.dtype = one.strides, one.dtype
         other_operand = replace(other.operand, shape=one.shape)
         sums = (
             f"aten.add{'_' * own}.Tensor",
