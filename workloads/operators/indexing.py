@@ -197,9 +197,15 @@ def copied_then_put(operation: Operation) -> tuple[Kernel, ...]:
     )
 
 
+#: Elements of a choice that is long.
+MANY = 1024
+
+
 def order(operation: Operation) -> tuple[Kernel, ...]:
-    """sort, topk and their like along a dimension: (lines, length)."""
+    """sort, topk and their like along a dimension: (lines, length); a long choice is sorted, too."""
     whole = first(operation)
+    chosen = argument(operation, 1, "k") if base(operation) == "topk" else 0
+    layout = "many" if isinstance(chosen, int) and chosen >= MANY else ""
     numbers = integers(
         argument(operation, 2 if base(operation) == "topk" else 1, "dim")
     )
@@ -210,7 +216,10 @@ def order(operation: Operation) -> tuple[Kernel, ...]:
     )
     length = whole.shape[at] if whole.shape else 1
     return launched(
-        operation, (whole.elements // max(1, length), length), dtype=whole.dtype
+        operation,
+        (whole.elements // max(1, length), length),
+        layout,
+        dtype=whole.dtype,
     )
 
 
