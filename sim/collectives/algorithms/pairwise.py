@@ -216,18 +216,18 @@ def planned(messages: Messages, call: Call, used: Bytes) -> Plan:
 
 
 def _used(messages: Messages, call: Call) -> Bytes:
-    """`_bytes`, counted once for each group; of an all-to-all the order of ranks does not matter."""
-    without_pxn = messages.settings.pxn_disable
+    """`_bytes`, counted once for all fabrics with the same routes, in whatever order an all-to-all has its ranks."""
+    relay = not messages.settings.pxn_disable and transport.relays(call.group)
     ends = () if call.op == "all_to_all" else call.ranks
-    key = ("pairwise", call.op, call.group, ends, without_pxn)
-    return paths.once(call.fabric, key, lambda: _bytes(call, not without_pxn))
+    key = ("pairwise", call.op, call.group.shape, ends, relay)
+    return paths.once_routed(call.fabric, key, lambda: _bytes(call, relay))
 
 
 def _bytes(call: Call, relay: bool) -> Bytes:
     """Links, and bytes on each per payload byte; `relay` by PXN where NCCL does."""
     fabric, group, op = call.fabric, call.group, call.op
     if op == "all_to_all" and group.n > MANY_RANKS and group.inside == group.outside:
-        return paths.used(_exchanged(fabric, group, relay and transport.relays(group)))
+        return paths.used(_exchanged(fabric, group, relay))
     messages = flows(op, group.ranks if op == "all_to_all" else call.ranks)
     if relay:
         messages = transport.relayed(messages, group)
