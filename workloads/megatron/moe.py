@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.adapter import adapted_column, adapted_row
@@ -179,8 +180,11 @@ class Experts(Module):
         shared: list[Tensor] = []
 
         def share() -> None:
-            if self.shared is not None:
-                shared.append(self._share(t, self.shared, x))
+            if self.shared is None:
+                return
+            repeats = "shared_experts" in o.recompute_modules
+            run = partial(self.shared.forward, t)
+            shared.append(again(t, run, x) if repeats else run(x))
 
         with t.capture("moe_router" in o.cuda_graph_scope, False):
             routed = route(t, x, self.gate, self.s.numbers, o.moe_router_fusion)
@@ -195,7 +199,8 @@ class Experts(Module):
         if beside is None:
             share()
         for other in shared:
-            y = _sum(t, y, other)
+            both = [unsaved(y), unsaved(other)]
+            y = fused(t, both, y.shape, 3 * y.size, 0.0, kernels=(1, 0))
         return y
 
     def _at_width(self, t: Tape, x: Tensor, w: Tensor | None) -> Tensor:
@@ -256,12 +261,6 @@ class Experts(Module):
 
         weighted = s.trainer is None and m.gated
         return discarded(t, run, x, "moe_act" in s.options.recompute_modules)
-
-    def _share(self, t: Tape, shared: FeedForward, x: Tensor) -> Tensor:
-        """The experts that see every token."""
-        if "shared_experts" in self.s.options.recompute_modules:
-            return again(t, lambda given: shared.forward(t, given), x)
-        return shared.forward(t, x)
 
 
 def _clamp(t: Tape, x: Tensor) -> Tensor:
@@ -341,9 +340,3 @@ def _eager(
         return [t.empty(one.shape, one.itemsize) for one in (x, *parameters)]
 
     return t.apply(y, [unsaved(x), *parameters], back)
-
-
-def _sum(t: Tape, x: Tensor, other: Tensor) -> Tensor:
-    """What experts and shared experts made of the tokens."""
-    inputs = [unsaved(x), unsaved(other)]
-    return fused(t, inputs, x.shape, 3 * x.size, 0.0, kernels=(1, 0))
