@@ -228,7 +228,10 @@ def _site(
     names = fabric.hosts_of(gpus)
     domains = paths.domains(fabric)
     joined = [domains[gpu] for gpu in gpus].count(domains[gpus[0]])
-    place = Place(names.count(names[0]), blocking=False, gpus_per_domain=joined)
+    each = names.count(names[0])
+    # Ranks that do not fill one host after the other: which copies share a host is not a matter of their numbers.
+    scattered = len({(n, r // each) for r, n in enumerate(names)}) > len({*names})
+    place = Place(each, blocking=scattered, gpus_per_domain=joined)
     read, gpu = framework_of(scenario).reads(PyTorch), machine.gpu.name
     return Site(
         host_factor=machine.host.factor,

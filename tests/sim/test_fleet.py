@@ -113,7 +113,7 @@ def test_partly_folded_and_unfolded_agree(
 ) -> None:
     """Simulating every rank gives the same step as simulating each kind of replica once."""
     folded = run(parallel=parallel, gpu3__clock="0.7x")
-    monkeypatch.setattr(lowering, "_replicas", lambda *_: ())
+    monkeypatch.setattr(lowering, "_kinds", lambda *_: ())
     unfolded = run(parallel=parallel, gpu3__clock="0.7x")
     assert (
         len(folded.lowered.graph.programs) <= len(unfolded.lowered.graph.programs) == 4

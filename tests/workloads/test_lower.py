@@ -15,6 +15,9 @@ from prestep.sim.graph.opgraph import COMM, KERNEL, OpGraph
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.models.model import load_model
+from prestep.workloads.parallel.folding import grid_of
+from prestep.workloads.parallel.groups import Groups
+from prestep.workloads.torch.lower import ANYWHERE
 from prestep.workloads.torch.rank_step import RankStep
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape
@@ -163,14 +166,8 @@ def test_the_step_frees_what_it_allocates(name: str) -> None:
     """After the step parameters, their optimizer state and lasting buffers are alive; the peak held all of them."""
     model, training, parallel = LAYOUTS[name]
     s = scenario(model, training, **parallel)
-    layout = low(name).layout
-    step = RankStep(
-        s,
-        load_model(s.model),
-        layout,
-        Tape(0, Shared(), _free()),
-        (tuple(range(layout.dp)),),
-    )
+    groups = Groups(grid_of(s), ANYWHERE.place)
+    step = RankStep(s, load_model(s.model), groups, Tape(0, Shared(), _free()))
     step.record()
     alive, memory = step.tape.memory.alive, step.tape.memory
     assert alive["activations"] == alive["workspace"] == 0
