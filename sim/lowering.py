@@ -16,6 +16,7 @@ from prestep.sim.costs import Gpu
 from prestep.sim.costs.gpu_files import generation_of, known_capability
 from prestep.sim.costs.measured import gpu_of
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import lazily
 from prestep.sim.planning import host_memory
 from prestep.sim.planning.fleet import Fleet, fleet_of
 from prestep.sim.planning.host_speed import HostSpeed
@@ -37,6 +38,9 @@ from prestep.workloads.precision import names as precisions
 from prestep.workloads.precision import precision
 from prestep.workloads.refusals import refusals
 from prestep.workloads.torch.attention_backend import backend_of, settled
+
+with lazily():
+    from prestep.topologies.show import summary
 
 _log = logging.getLogger("prestep")
 #: Frameworks that tell ranks apart by what is known of their GPUs and hosts.
@@ -228,10 +232,7 @@ def _site(
     names = fabric.hosts_of(gpus)
     domains = paths.domains(fabric)
     joined = [domains[gpu] for gpu in gpus].count(domains[gpus[0]])
-    each = names.count(names[0])
-    # Ranks that do not fill one host after the other: which copies share a host is not a matter of their numbers.
-    scattered = len({(n, r // each) for r, n in enumerate(names)}) > len({*names})
-    place = Place(each, blocking=scattered, gpus_per_domain=joined)
+    place = _place(fabric, names, joined)
     read, gpu = framework_of(scenario).reads(PyTorch), machine.gpu.name
     return Site(
         host_factor=machine.host.factor,
@@ -242,6 +243,20 @@ def _site(
         operators=_operator_times(scenario),
         host_memory=_host_memory(fabric) / place.gpus_per_host,
         attention=backend_of(scenario, model, known_capability(gpu), read),
+    )
+
+
+def _place(fabric: Fabric, hosts: Sequence[str], joined: int) -> Place:
+    """How ranks on `hosts` share them and links; `joined` share an NVLink domain with the first."""
+    each, numbers = hosts.count(hosts[0]), {host: at for at, host in enumerate(hosts)}
+    filled = {(host, rank // each) for rank, host in enumerate(hosts)}
+    scattered = len(filled) > len(numbers)
+    tiers = summary.oversubscription(fabric) if len(numbers) > 1 else ()
+    return Place(
+        gpus_per_host=each,
+        blocking=any(tier.most > 1.0 + 1e-9 for tier in tiers),
+        gpus_per_domain=joined,
+        hosts=tuple(numbers[host] for host in hosts) if scattered else (),
     )
 
 

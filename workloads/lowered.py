@@ -84,30 +84,42 @@ class Place:
     gpus_per_host: int
     blocking: bool  # links above the hosts are shared by more than they carry
     gpus_per_domain: int = 0  # of one NVLink domain; 0: a host's
+    hosts: tuple[int, ...] = ()  # each rank's; empty: ranks fill host after host
 
     def domains(self, ranks: Sequence[int]) -> int:
         """NVLink domains that so many ranks lie in."""
         each = self.gpus_per_domain or self.gpus_per_host
         return len({rank // each for rank in ranks})
 
-    def near(self, groups: Ints, mine: tuple[int, ...]) -> Bools:
-        """Which of some groups, a line each, share hosts with ``mine``."""
-        hosts = {rank // self.gpus_per_host for rank in mine}
-        shared: Bools = np.isin(groups // self.gpus_per_host, [*hosts])
-        return np.asarray(shared.any(axis=1))
+    def hosts_of(self, ranks: Sequence[int] | Ints) -> Ints:
+        """The host of each rank."""
+        numbers = np.asarray(ranks)
+        return self._hosts[numbers] if self.hosts else numbers // self.gpus_per_host
+
+    @cached_property
+    def _hosts(self) -> Ints:
+        return np.array(self.hosts)
 
     def beside(
-        self, groups: Sequence[tuple[int, ...]], mine: tuple[int, ...]
-    ) -> list[tuple[int, ...]]:
-        """The copies that share hosts with ``mine``; all of them where the fabric blocks."""
-        if self.blocking:
-            return list(groups)
-        each = self.gpus_per_host
-        hosts = {rank // each for rank in mine}
-        near = {
-            rank for host in hosts for rank in range(host * each, (host + 1) * each)
-        }
-        return [group for group in groups if not near.isdisjoint(group)]
+        self, groups: Sequence[tuple[int, ...]] | Ints, mine: tuple[int, ...]
+    ) -> Ints:
+        """The groups, a line each, that can share links with ``mine``.
+
+        Those on its hosts; where links above the hosts are too narrow for all, every one if it leaves a host.
+        """
+        lines, own = np.asarray(groups), self.hosts_of(mine)
+        if self.blocking and np.ptp(own):
+            return lines
+        shared: Bools = np.isin(self.hosts_of(lines), own)
+        near: Ints = lines[shared.any(axis=1)]
+        return near
+
+    def neighbours(self, rank: int) -> Ints:
+        """Ranks on the host of one, with it."""
+        if self.hosts:
+            return np.flatnonzero(self._hosts == self._hosts[rank])
+        first = rank // self.gpus_per_host * self.gpus_per_host
+        return np.arange(first, first + self.gpus_per_host)
 
 
 @dataclass(frozen=True)

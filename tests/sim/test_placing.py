@@ -260,7 +260,7 @@ def test_groups_of_every_order_partition_the_ranks(
         st.sampled_from([n for n in (1, 2, 3, 4, 6) if room % (n * etp) == 0])
     )
     grid = Grid(**degrees, order=tuple(order.split("-")), ep=ep, etp=etp)
-    groups = Groups(grid, Place(8, blocking=True))
+    groups = Groups(grid, Place(grid.world, blocking=True))
     for stage in range(grid.pp):
         for axis in ("tp", "cp", "dp", "etp", "ep", "edp"):
             ranks = sorted(

@@ -15,6 +15,8 @@ from prestep.workloads.parallel.group import Group
 EXPERT_AXES = {"etp": "tp", "ep": "ep", "edp": "dp"}
 # Axes whose collectives count as another's.
 COUNTED_AS = {"etp": "tp", "heads": "cp", "ring": "cp"}
+#: Ranks up to which a transfer meets the copies of all replicas on links above the hosts: 16,384 take 25 s, not 2.
+LISTED = 4096
 
 
 class Groups:
@@ -126,9 +128,8 @@ class Groups:
 
     def _beside(self, groups: Ints, mine: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Copies that meet a group on links, itself first."""
-        near = groups if self.place.blocking else groups[self.place.near(groups, mine)]
-        others = (group for group in map(tuple, near.tolist()) if group != mine)
-        return [mine, *others]
+        near = map(tuple, self.place.beside(groups, mine).tolist())
+        return [mine, *(group for group in near if group != mine)]
 
     def context(self, me: int) -> Context | None:
         """The ranks that share sequences with a rank; None: it has whole ones."""
@@ -146,17 +147,18 @@ class Groups:
 
     def itself(self, me: int) -> Group:
         """A rank alone, with all that do the same beside it."""
-        alike, mine = [(rank,) for rank in self.alike(me)], (me,)
-        others = [one for one in self.place.beside(alike, mine) if one != mine]
-        return Group("offload", mine, [mine, *others], 1, everywhere=len(alike))
+        alike = np.array(self.alike(me))[:, None]
+        beside = self._beside(alike, (me,))
+        return Group("offload", (me,), beside, 1, everywhere=len(alike))
 
     def ends(self, me: int) -> Group:
         """First and last stage of a rank's pipeline, who share the embedding."""
         replicas = self.kind_of(me).replicas
         stages = (self.grid.ranks(replicas, p) for p in (0, self.grid.pp - 1))
-        pairs = list(zip(*stages, strict=True))
-        beside = self.place.beside(pairs, pairs[0])
-        return Group("embedding", pairs[0], beside, 2, everywhere=len(pairs))
+        pairs = np.array(list(zip(*stages, strict=True)))
+        first = int(pairs[0, 0]), int(pairs[0, 1])
+        beside = self._beside(pairs, first)
+        return Group("embedding", first, beside, 2, everywhere=len(pairs))
 
     def transfer_copies(self, source: int, target: int) -> list[int]:
         """Rank offsets of the copies, of the same kind, of a transfer between stages that it meets."""
@@ -168,12 +170,9 @@ class Groups:
 
     def _senders(self, source: int, target: int) -> set[int]:
         """Ranks whose transfer can use the links of this one: on unblocked fabrics those on the hosts of its ends."""
-        if self.place.blocking:
+        ends = self.place.hosts_of([source, target])
+        narrow = self.place.blocking and self.grid.world <= LISTED
+        if narrow and ends[0] != ends[1]:
             return set(self.grid.stage(self._stage(source)))
-        per_host = self.place.gpus_per_host
-        senders: set[int] = set()
-        for end in (source, target):
-            first = end // per_host * per_host
-            offset = source - end
-            senders.update(range(first + offset, first + offset + per_host))
-        return senders
+        near = (self.place.neighbours(end) + source - end for end in (source, target))
+        return {rank for ranks in near for rank in ranks.tolist()}
