@@ -155,7 +155,7 @@ def job_of(
     """What a scenario runs, once its step is known."""
     training, parallel = scenario.training, scenario.parallel
     framework, adapted = framework_of(scenario), scenario.adapter.on
-    graphed = bool(scenario.megatron.cuda_graph_scope)
+    graphs = scenario.megatron.cuda_graph_scope
     in_megatron = training.framework == "megatron"
     seen = min(training.packed or training.seq_len, training.seq_len)
     return Job(
@@ -177,8 +177,9 @@ def job_of(
         frozen=adapted,
         joined_load=framework.fused_load,
         in_order=in_megatron and scenario.megatron.device_connections == 1,
+        captured=in_megatron and "full_iteration" in graphs,
         routed_freely=parallel.natural_routing and parallel.ep > 1,
-        adapted_on_host=adapted and in_megatron and not graphed,
+        adapted_on_host=adapted and in_megatron and not graphs,
         remarks=_remarks(scenario, model, machine),
         sections=scenario.extensions,
         measured=scenario.measured.step_time,

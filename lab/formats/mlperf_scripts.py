@@ -70,7 +70,7 @@ def _recomputed(
 
 
 def variables_of(row: Mapping[str, str]) -> dict[str, str]:
-    """The variables that the script of a row exports; {} of a row that names none."""
+    """The variables that the script of a row exports and its pretrain.py uses; {} of a row that names no script."""
     notes = row.get("notes", "")
     script = re.search(SCRIPT, notes)
     if script is None:
@@ -80,7 +80,9 @@ def variables_of(row: Mapping[str, str]) -> dict[str, str]:
     same = str(entry.get("config", "")).rpartition("/")[2] == script[1]
     told = dict(re.findall(VARIABLE, notes))
     exported = entry["env"].items() if same else ()
-    return {**dict(pair for each in exported for pair in apart(*each)), **told}
+    variables = {**dict(pair for each in exported for pair in apart(*each)), **told}
+    unread = entry.get("unread", ()) if same else ()
+    return {name: value for name, value in variables.items() if name not in unread}
 
 
 def apart(name: str, text: str) -> Iterator[tuple[str, str]]:

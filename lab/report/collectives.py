@@ -11,18 +11,14 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from lab.report.judged import tables_of
+from lab.report.judged import JudgedComparison
 from prestep.sim import schema
 from prestep.sim.units import format_duration
-from prestep.validation.report.comparison import Comparison
 from prestep.validation.report.gate import Check, predicted_check, rows_check
-from prestep.validation.report.interface import Cells, Point, Skip, Table
+from prestep.validation.report.interface import Cells, Point, Skip
 from prestep.validation.report.summary import Errors, errors_of
 from prestep.validation.sets.predict_collective import Prediction
 
-PREDICTED = "Rows that no constant was taken from"
-FITTED = "Rows that some constant was taken from (set.toml)"
-CASE_HEAD = ("case", "slice", "measured", "predicted", "error", "runs as", "")
 FIGURES = ("mean", "median", "p90")
 #: What a limits.toml may say: figures by slice.
 LIMITS = schema.Named(schema.Table(dict.fromkeys(FIGURES, schema.Number(above=True))))
@@ -47,6 +43,27 @@ class Case:
     def signed_error(self) -> float:
         """(predicted - measured) / measured."""
         return self.prediction.time / self.measured - 1
+
+    @property
+    def point(self) -> Point:
+        return Point(
+            *(self.name, self.slice, self.measured),
+            predicted=self.prediction.time,
+            fitted=self.fitted,
+            error=self.prediction.error,
+            interval=self.prediction.interval,
+        )
+
+    @property
+    def cells(self) -> Cells:
+        made = self.prediction
+        measured = (self.name, self.slice, format_duration(self.measured))
+        if made.error:
+            return (*measured, "none", "", "", made.error)
+        ignored = f"ignored {', '.join(self.ignored)}" if self.ignored else ""
+        runs = f"{made.algo} {made.proto}, {made.channels}"
+        time, error = format_duration(made.time), f"{self.signed_error:+.1%}"
+        return (*measured, time, error, runs, ignored)
 
     def to_json(self) -> dict[str, Any]:
         made = self.prediction
@@ -93,7 +110,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class CollectiveReport(Comparison):
+class CollectiveReport(JudgedComparison):
     """All cases of a set, and the rows that were not compared (`skips`)."""
 
     name: str
@@ -102,6 +119,12 @@ class CollectiveReport(Comparison):
     limits: Limits
     skips: tuple[Skip, ...] = ()
     unit: str = "times"
+
+    head = ("case", "slice", "measured", "predicted", "error", "runs as", "")
+    titles = (
+        "Rows that no constant was taken from",
+        "Rows that some constant was taken from (set.toml)",
+    )
 
     def select(self, slice_: str | None = None, fitted: bool | None = None) -> Errors:
         """Errors of the predicted cases of a slice, fitted or not (None: all)."""
@@ -181,23 +204,6 @@ class CollectiveReport(Comparison):
         mixed = 0 < len(held) < len(all_)
         return {slice_: all_, f"{slice_}, held out": held} if mixed else {slice_: all_}
 
-    @property
-    def case_tables(self) -> Sequence[Table]:
-        return tables_of(self.cases, CASE_HEAD, _cells, PREDICTED, FITTED)
-
-    @property
-    def points(self) -> Sequence[Point]:
-        return [
-            Point(
-                *(case.name, case.slice, case.measured),
-                predicted=case.prediction.time,
-                fitted=case.fitted,
-                error=case.prediction.error,
-                interval=case.prediction.interval,
-            )
-            for case in self.cases
-        ]
-
     def figures(self) -> dict[str, Any]:
         return {
             **self.select().to_json(),
@@ -232,14 +238,3 @@ _FIGURES: dict[str, Callable[[Sequence[float]], float]] = {
     "median": statistics.median,
     "p90": _p90,
 }
-
-
-def _cells(case: Case) -> Cells:
-    made = case.prediction
-    measured = (case.name, case.slice, format_duration(case.measured))
-    if made.error:
-        return (*measured, "none", "", "", made.error)
-    ignored = f"ignored {', '.join(case.ignored)}" if case.ignored else ""
-    runs = f"{made.algo} {made.proto}, {made.channels}"
-    time, error = format_duration(made.time), f"{case.signed_error:+.1%}"
-    return (*measured, time, error, runs, ignored)

@@ -1,32 +1,47 @@
-"""Tables of cases, those that constants were taken from apart."""
+"""Reports whose cases some constant may have been taken from: their tables, fitted cases apart, and their points."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import Protocol, TypeVar
+from collections.abc import Sequence
+from typing import Protocol
 
-from prestep.validation.report.interface import Cells, Table
+from prestep.validation.report.comparison import Comparison
+from prestep.validation.report.interface import Cells, Point, Table
 
 
 class Judged(Protocol):
-    """A case that some constant may have been taken from."""
+    """A case as a row of its table and as a point of the picture."""
 
     @property
-    def fitted(self) -> bool: ...
+    def cells(self) -> Cells: ...
+    @property
+    def point(self) -> Point: ...
 
 
-Row = TypeVar("Row", bound=Judged)
+class Judging(Protocol):
+    """What a report has of its own: the head, and titles of the judged cases and of the fitted ones."""
+
+    @property
+    def head(self) -> Cells: ...
+    @property
+    def titles(self) -> tuple[str, str]: ...
+    @property
+    def cases(self) -> Sequence[Judged]: ...
 
 
-def tables_of(
-    cases: Iterable[Row],
-    head: Cells,
-    cells: Callable[[Row], Cells],
-    judged: str,
-    fitted: str,
-) -> tuple[Table, Table]:
-    """Cases that no constant was taken from, and the others, each under its title."""
-    rows: dict[bool, list[Cells]] = {False: [], True: []}
-    for case in cases:
-        rows[case.fitted].append(cells(case))
-    return Table(judged, head, rows[False]), Table(fitted, head, rows[True])
+class JudgedComparison(Comparison):
+    """Base of these reports."""
+
+    @property
+    def case_tables(self: Judging) -> Sequence[Table]:
+        rows: dict[bool, list[Cells]] = {False: [], True: []}
+        for case in self.cases:
+            rows[case.point.fitted].append(case.cells)
+        return [
+            Table(title, self.head, rows[fitted])
+            for title, fitted in zip(self.titles, rows, strict=True)
+        ]
+
+    @property
+    def points(self: Judging) -> Sequence[Point]:
+        return [case.point for case in self.cases]

@@ -14,18 +14,16 @@ import numpy as np
 
 from lab.formats.published_setups import FOLDER
 from lab.report import step_noise
-from lab.report.judged import tables_of
+from lab.report.judged import JudgedComparison
 from lab.report.step_noise import StepNoise
 from prestep.sim import schema
 from prestep.sim.schema import Number
 from prestep.sim.schema import Table as Keys
 from prestep.sim.units import format_duration
-from prestep.validation.report.comparison import Comparison
 from prestep.validation.report.gate import Check, predicted_check, rows_check
-from prestep.validation.report.interface import Point, Skip, Table
+from prestep.validation.report.interface import Cells, Point, Skip, Table
 from prestep.validation.report.summary import Errors, errors_of
 
-HEAD = ("case", "slice", "measured", "predicted", "error", "")
 NEEDED = ("mape", "bias", "slice_rows", "slice_mape", "spearman")
 LIMITS = Keys(dict.fromkeys((*NEEDED, "worst", "noise"), Number(above=True)), NEEDED)
 PART = 3  # of the groups of rows, one in so many is for fitting
@@ -66,6 +64,21 @@ class Case:
     def signed_error(self) -> float:
         return self.predicted / self.measured - 1
 
+    @property
+    def point(self) -> Point:
+        return Point(
+            *(self.name, self.slice, self.measured, self.predicted, self.fitted),
+            *(bool(self.assumed), self.error),
+        )
+
+    @property
+    def cells(self) -> Cells:
+        measured = (self.name, self.slice, format_duration(self.measured))
+        if self.error:
+            return (*measured, "none", "", self.error)
+        predicted, error = format_duration(self.predicted), f"{self.signed_error:+.1%}"
+        return (*measured, predicted, error, self.assumed)
+
     def to_json(self) -> dict[str, Any]:
         done = math.isfinite(self.predicted)
         return {
@@ -83,7 +96,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class PublishedReport(Comparison):
+class PublishedReport(JudgedComparison):
     """All cases, and rows that could not be said as scenarios."""
 
     name: str
@@ -94,6 +107,9 @@ class PublishedReport(Comparison):
     unit: str = "steps"
     limits: Path = FOLDER / "limits.toml"
     noise: tuple[StepNoise, ...] = ()
+
+    head = ("case", "slice", "measured", "predicted", "error", "")
+    titles = ("Groups that no constant was taken from", "Groups for fitting")
 
     def select(
         self,
@@ -204,24 +220,8 @@ class PublishedReport(Comparison):
 
     @property
     def case_tables(self) -> Sequence[Table]:
-        noise = (step_noise.table(self.noise),) if self.noise else ()
-        judged, fitted = "Groups that no constant was taken from", "Groups for fitting"
-        return noise + tables_of(self.cases, HEAD, _cells, judged, fitted)
-
-    @property
-    def points(self) -> Sequence[Point]:
-        return tuple(
-            Point(
-                c.name,
-                c.slice,
-                c.measured,
-                c.predicted,
-                c.fitted,
-                bool(c.assumed),
-                c.error,
-            )
-            for c in self.cases
-        )
+        noise = [step_noise.table(self.noise)] if self.noise else []
+        return [*noise, *super().case_tables]
 
     @property
     def skips(self) -> Sequence[Skip]:
@@ -245,14 +245,6 @@ def spearman(cases: Sequence[Case]) -> float:
 
     a, b = ranks([c.measured for c in cases]), ranks([c.predicted for c in cases])
     return float(np.corrcoef(a, b)[0, 1])
-
-
-def _cells(case: Case) -> tuple[str, ...]:
-    measured = (case.name, case.slice, format_duration(case.measured))
-    if case.error:
-        return (*measured, "none", "", case.error)
-    predicted, error = format_duration(case.predicted), f"{case.signed_error:+.1%}"
-    return (*measured, predicted, error, case.assumed)
 
 
 def _of_all(held: Errors, limits: Mapping[str, Any]) -> Iterator[Check]:

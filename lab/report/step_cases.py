@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lab.formats.step_times import spread_of
+from prestep.sim.units import format_duration
 from prestep.validation.formats.rows import Row
-from prestep.validation.report.interface import Interval
+from prestep.validation.report.interface import Cells, Interval, Point
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,31 @@ class Case:
     def signed_error(self) -> float:
         """(predicted - measured) / measured."""
         return self.prediction.step_time / self.row.measured - 1
+
+    @property
+    def point(self) -> Point:
+        return Point(
+            *(self.name, self.row.family, self.row.measured),
+            predicted=self.prediction.step_time,
+            fitted=self.fitted,
+            faint=self.noisy,
+            error=self.prediction.error,
+            interval=self.prediction.interval,
+        )
+
+    @property
+    def cells(self) -> Cells:
+        row, worst = self.row, self.peak_memory_error
+        measured = (row.name, row.family, format_duration(row.measured))
+        if self.prediction.error:
+            return (*measured, "none", "", "", self.prediction.error)
+        return (
+            *measured,
+            format_duration(self.prediction.step_time),
+            f"{self.signed_error:+.1%}",
+            "" if worst is None else f"{worst:+.1%}",
+            "noisy" if self.noisy else "",
+        )
 
     @property
     def memory_errors(self) -> dict[int, float]:

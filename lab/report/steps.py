@@ -6,14 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lab.report.judged import tables_of
+from lab.report.judged import JudgedComparison
 from lab.report.step_cases import Case
 from lab.report.tolerances import Tolerances
-from prestep.sim.units import format_duration
 from prestep.validation.formats.rows import Row
-from prestep.validation.report.comparison import Comparison
 from prestep.validation.report.gate import Check, none_of, prediction_checks
-from prestep.validation.report.interface import Cells, Point, Skip, Table
+from prestep.validation.report.interface import Skip
 from prestep.validation.report.summary import Errors, errors_of
 
 FAMILIES = ("single", "ddp", "fsdp", "tp", "pp", "moe", "cnn", "mlp")
@@ -25,13 +23,9 @@ PROGRAMS = (
     "tv",
 )  # families of programs that others wrote
 
-PREDICTED = "Rows that no constant was taken from"
-FITTED = "Rows that some constant was taken from (fitted.toml)"
-CASE_HEAD = ("case", "family", "measured", "predicted", "error", "memory", "")
-
 
 @dataclass(frozen=True)
-class Report(Comparison):
+class Report(JudgedComparison):
     """All cases of a set, and the rows that could not be compared (`skipped`).
 
     `whole`: these are all rows of a bundled set, so that none may be skipped.
@@ -43,6 +37,12 @@ class Report(Comparison):
     skipped: tuple[Row, ...] = ()
     whole: bool = False
     title: str = ""
+
+    head = ("case", "family", "measured", "predicted", "error", "memory", "")
+    titles = (
+        "Rows that no constant was taken from",
+        "Rows that some constant was taken from (fitted.toml)",
+    )
 
     @property
     def unit(self) -> str:
@@ -113,24 +113,6 @@ class Report(Comparison):
         }
 
     @property
-    def case_tables(self) -> Sequence[Table]:
-        return tables_of(self.cases, CASE_HEAD, _cells, PREDICTED, FITTED)
-
-    @property
-    def points(self) -> Sequence[Point]:
-        return [
-            Point(
-                *(case.name, case.row.family, case.row.measured),
-                predicted=case.prediction.step_time,
-                fitted=case.fitted,
-                faint=case.noisy,
-                error=case.prediction.error,
-                interval=case.prediction.interval,
-            )
-            for case in self.cases
-        ]
-
-    @property
     def skips(self) -> Sequence[Skip]:
         return tuple(Skip(row.name, row.where, row.error) for row in self.skipped)
 
@@ -185,17 +167,3 @@ class Report(Comparison):
             },
             **{name: errors.to_json() for name, errors in apart.items()},
         }
-
-
-def _cells(case: Case) -> Cells:
-    row, worst = case.row, case.peak_memory_error
-    measured = (row.name, row.family, format_duration(row.measured))
-    if case.prediction.error:
-        return (*measured, "none", "", "", case.prediction.error)
-    return (
-        *measured,
-        format_duration(case.prediction.step_time),
-        f"{case.signed_error:+.1%}",
-        "" if worst is None else f"{worst:+.1%}",
-        "noisy" if case.noisy else "",
-    )

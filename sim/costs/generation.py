@@ -23,6 +23,7 @@ _KEYS: dict[str, schema.Schema] = {
     "capability": _COUNT,
     "constants": Text(),
     "workspace": _COUNT,
+    "counters": Switch(),
     "multicast": Switch(),
     "multicast_ctas": Items(_COUNT, 2),
     "multicast_share": Number(high=1),
@@ -57,6 +58,8 @@ class Generation:
         The measured GPU whose fitted constants others of the generation borrow as a guess.
     workspace : int
         Bytes of cuBLAS for each handle and stream.
+    counters : bool
+        Whether larger products and attention draw their tiles from a counter, which is reset before them.
     multicast : bool
         Whether NVSwitches add and copy for it (NVLink SHARP), with `multicast_ctas` CTAs on one and on several hosts,
         at `multicast_share` of the switches' rate, and as trees between hosts at `multicast_tree` a channel.
@@ -85,6 +88,7 @@ class Generation:
     capability: int
     constants: str
     workspace: int
+    counters: bool = False
     multicast: bool
     multicast_ctas: tuple[int, int] = (0, 0)
     multicast_share: float = 0.0

@@ -9,10 +9,10 @@ from __future__ import annotations
 import simpy
 from simpy.events import URGENT, EventPriority
 
-__all__ = ["LAST", "URGENT", "Clock"]
+__all__ = ["LAST", "LATE", "LATER", "URGENT", "Clock"]
 
-# After everything else that happens at the same time (in SimPy 0 is urgent and 1 normal).
-LAST = EventPriority(2)
+# One after the other behind what else happens at the same time (in SimPy 0 is urgent and 1 normal).
+LATE, LATER, LAST = map(EventPriority, (2, 3, 4))
 
 
 class Clock(simpy.Environment):
@@ -43,7 +43,7 @@ class Clock(simpy.Environment):
         self._alone = False
 
     def after(self, delay: float, priority: EventPriority) -> simpy.Event:
-        """`timeout(delay)` that comes before (URGENT) or after (LAST) what else happens at that time."""
+        """`timeout(delay)` that comes before (URGENT) or after (LATE to LAST) what else happens at that time."""
         event = simpy.Event(self)
         event._ok, event._value = True, None
         self.schedule(event, priority, delay)

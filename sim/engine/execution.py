@@ -24,6 +24,11 @@ def undisturbed(kernel: int, channels: int) -> float:
     return 1.0
 
 
+def even(channels: int) -> float:
+    """1: of collectives that suffer alike, however few channels they have."""
+    return 1.0
+
+
 @dataclass(frozen=True, eq=False)
 class Limited:
     """A GPU under a power limit that is not its model's; `loads` of the kernels, by index."""
@@ -49,15 +54,15 @@ class Timed:
     slowdown : callable
         (kernel index, channels) -> factor >= 1 while communication holds that many SMs. A value, no closure.
     contention : float
-        Factor >= 1 on the time of a collective that runs beside kernels.
+        Factor >= 1 on the time of a collective that runs beside kernels; of what it is over 1, collectives of so many
+        channels suffer `scarcity`.
     beside : mapping
         The same beside single kernels, by index, where it is another.
     kernel_gap, launch_latency : float
         Seconds between two kernels of a stream, and from a launch to the start on an idle stream.
-    in_order : bool
-        A communication starts before the kernels that could start at the same time: it was launched before them, and
-        the GPU takes all launches from one queue. Else the kernel does, since its stream waits for no other, and it
-        takes all SMs (measured: lab/cases/launch-order).
+    yielding : frozenset of int
+        Kernels that start after a communication that could start at the same time. Others start before it, since their
+        stream waits for no other, and take all SMs (measured: lab/cases/launch-order).
     scale : mapping
         Slow ranks: factor on kernel durations by rank, one for all or one per kernel.
     idle : frozenset of int
@@ -91,10 +96,11 @@ class Timed:
     bandwidth: np.ndarray
     slowdown: Callable[[int, int], float] = undisturbed
     contention: float = 1.0
+    scarcity: Callable[[int], float] = even
     beside: Mapping[int, float] = field(default_factory=dict)
     kernel_gap: float = 0.0
     launch_latency: float = 0.0
-    in_order: bool = False
+    yielding: frozenset[int] = frozenset()
     scale: Mapping[int, float | np.ndarray] = field(default_factory=dict)
     idle: frozenset[int] = frozenset()
     grain: Mapping[int, float] = field(default_factory=dict)

@@ -30,6 +30,7 @@ class Meeting:
     __slots__ = (
         "begin",
         "communicator",
+        "crowded",
         "done",
         "here",
         "network",
@@ -48,10 +49,12 @@ class Meeting:
         plan: Plan,
         parts: tuple[Plan | None, ...],
         communicator: int,
+        crowded: float,
     ) -> None:
         env = network.env
         self.communicator = communicator
         self.network, self.plan, self.parts = network, plan, list(parts)
+        self.crowded = crowded
         self.transfer: Transfer | None = None
         self.ranks: list[Rank] = []
         self.here: tuple[Rank, ...] = ()  # those that had come when it began
@@ -101,7 +104,7 @@ class Meeting:
     def speed(self) -> float:
         """Less than 1 while kernels run beside it on any of its GPUs."""
         besides = [one for rank in self.ranks for one in rank.working.values()]
-        return 1.0 / max(besides, default=1.0)
+        return 1.0 / (1.0 + self.crowded * (max(besides, default=1.0) - 1.0))
 
     def adapt(self) -> None:
         """Kernels beside it came or went."""
@@ -199,7 +202,9 @@ class Meetings:
         if meeting is None:
             plan = self._plan_of(step, c)
             stages = self._stages.get(id(plan)) or stages_of(plan)
-            meeting = Meeting(self.network, plan, stages, self._communicators[c])
+            crowded = self.timed.scarcity(plan.channels)
+            of = plan, stages, self._communicators[c], crowded
+            meeting = Meeting(self.network, *of)
             self.opened[key] = meeting
         return meeting
 

@@ -9,7 +9,7 @@ import numpy as np
 import simpy
 
 from prestep.sim.costs.power import Meter
-from prestep.sim.engine.clock import LAST
+from prestep.sim.engine.clock import LATE, LATER
 from prestep.sim.engine.execution import Timed
 from prestep.sim.engine.rank import ROUNDING, Rank, Running
 from prestep.sim.engine.rendezvous import Meetings
@@ -92,7 +92,7 @@ class Stream:
                     yield awaited
                 pause = self._pause(g, op)
                 if not env.skip(pause):
-                    yield self._after(pause, op.kind)
+                    yield self._after(pause, op)
                 if op.kind == KERNEL:
                     end = self._begin(g, op.payload, op.duration)
                     if end is not None:
@@ -127,15 +127,17 @@ class Stream:
             self.rank.rest(self.number)
         return launched - now
 
-    def _after(self, pause: float, kind: int) -> simpy.Event:
+    def _after(self, pause: float, op: _Operation) -> simpy.Event:
         """Returns the event that ends a pause.
 
-        Of operations that could start at the same time, one kind takes the SMs first (`Timed.in_order`): the other's
-        event comes last of its instant.
+        Of operations that could start at the same time, kernels take the SMs before communications, and those of
+        `Timed.yielding` after them.
         """
         env = self.rank.env
-        is_first = (kind == COMM) == self.timed.in_order
-        return env.timeout(pause) if is_first else env.after(pause, LAST)
+        if op.kind == COMM:
+            return env.after(pause, LATE)
+        is_last = op.kind == KERNEL and op.payload in self.timed.yielding
+        return env.after(pause, LATER) if is_last else env.timeout(pause)
 
     def _begin(self, g: int, kernel: int, time: float) -> simpy.Event | None:
         """Starts operation `g`, a kernel of `time` s alone; its end, or None if it ends at once."""

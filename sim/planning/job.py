@@ -91,8 +91,8 @@ class Job:
         Whether adapters are trained and the weights are not.
     joined_load : bool
         Whether elementwise kernels take what the GPU's table says of joined ones.
-    in_order : bool
-        Whether operations of all streams start in the order of their launches.
+    in_order, captured : bool
+        Whether operations of all streams start in the order of their launches; whether a CUDA graph replays them all.
     routed_freely, adapted_on_host : bool
         What makes a step longer and is not simulated: tokens go where a trained router sends them, and the Python of
         adapters, which no graph captures.
@@ -118,6 +118,7 @@ class Job:
     frozen: bool
     joined_load: bool
     in_order: bool
+    captured: bool
     routed_freely: bool
     adapted_on_host: bool
     remarks: Remarks = Remarks()

@@ -11,7 +11,8 @@ import numpy as np
 
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.costs import Gpu
-from prestep.sim.costs.interference import Beside
+from prestep.sim.costs.gpu_files import generation_of
+from prestep.sim.costs.interference import Beside, draws_tiles, scarcity
 from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.engine.execution import Timed
 from prestep.sim.extras import lazily
@@ -202,10 +203,11 @@ def _timed(
         bandwidth=links,
         slowdown=Slowdown(kernels, beside, gpu.sms, chains),
         contention=beside.communication,
+        scarcity=scarcity,
         beside=_contention(beside, graph),
         kernel_gap=machine.kernel_gap,
         launch_latency=LAUNCH_LATENCY,
-        in_order=job.in_order,
+        yielding=_yielding(job, machine, kernels),
         scale=times.scale,
         idle=frozenset(i for i, kernel in enumerate(kernels) if kernel.kind == "spin"),
         grain=_grain(graph, chains),
@@ -213,6 +215,27 @@ def _timed(
         power=gpu.power,
         hot=gpu.hot_among(kernels),
         limited=limited_of(machine.fleet, graph),
+    )
+
+
+def _yielding(
+    job: Job, machine: Machine, kernels: Sequence[Kernel | Chain]
+) -> frozenset[int]:
+    """Kernels that let a communication go first that was launched before them.
+
+    From one queue all do. In a CUDA graph the next kernel of a stream follows at once, but where a counter of its tiles
+    is reset before it, the communication comes in between.
+    """
+    if not job.in_order:
+        return frozenset()
+    if not job.captured:
+        return frozenset(range(len(kernels)))
+    gpu = machine.gpu
+    counting = generation_of(gpu.name).counters
+    return frozenset(
+        i
+        for i, kernel in enumerate(kernels)
+        if counting and isinstance(kernel, Kernel) and draws_tiles(kernel, gpu.sms)
     )
 
 

@@ -25,7 +25,7 @@ CLOCKS = {
     "gpu": "ends of its GPU work",
     "host": "the profiler's annotation on the host",
 }
-
+TIMES = ("measured", "simulated")
 
 _TIMES = words.named(stragglers.BY_STEP, "rank -> step -> s")
 
@@ -157,10 +157,10 @@ def as_text(outcome: Outcome) -> str:
         *_answer(outcome),
         *_head(outcome),
         *_step_lines(outcome),
-        *_share_lines(outcome),
-        *_overlap_lines(outcome),
+        *_table(("share of the last step", *TIMES), _shares(outcome)),
+        *_table(("communication by axis", *TIMES), _axes(outcome)),
         *_path_lines(outcome),
-        *_free_lines(outcome),
+        *_table(("if this took no time", "step", "saved"), _free(outcome)),
         *_note_lines(outcome),
     ]
     return "\n".join(lines)
@@ -198,16 +198,36 @@ def _host_bound(outcome: Outcome) -> Iterator[str]:
 
 def sheets(outcome: Outcome) -> tuple[str, list[Sheet], list[str]]:
     """The answer, its tables and what was replayed, for a report."""
-    measured, simulated = breakdown(outcome)
     steps = [
         (str(step.rank), step.step, *map(_time, step.on(outcome.clock)))
         for step in outcome.steps
     ]
-    shares = [
+    parts = _parts(path(outcome).parts()[:12])
+    notes = [(what, str(count)) for what, count in sorted(outcome.notes.items())]
+    tables = [
+        Sheet("Steps", ("rank", "step", *TIMES), steps, texts=2),
+        Sheet("Where the last step goes", ("share", *TIMES), _shares(outcome)),
+        Sheet("Communication by axis", ("axis", *TIMES), _axes(outcome)),
+        Sheet("Critical path of the last step", ("part", "time", "of the path"), parts),
+        Sheet("If this took no time", ("what", "step", "saved"), _free(outcome)),
+        Sheet("What the traces did not say", ("what", "times"), notes),
+    ]
+    return " ".join(_answer(outcome)), tables, [line for line in _head(outcome) if line]
+
+
+Rows = list[tuple[str, ...]]  # names first
+
+
+def _shares(outcome: Outcome) -> Rows:
+    measured, simulated = breakdown(outcome)
+    return [
         (name, _time(measured.get(name)), _time(simulated[name])) for name in SHARES
     ]
+
+
+def _axes(outcome: Outcome) -> Rows:
     sides = overlap(outcome)
-    axes = [
+    return [
         (
             f"{axis}, {part}",
             _time(sides["measured"].get(axis, {}).get(part)),
@@ -216,25 +236,20 @@ def sheets(outcome: Outcome) -> tuple[str, list[Sheet], list[str]]:
         for axis, row in sides["simulated"].items()
         for part in ("hidden", "exposed")
     ]
-    parts = [
+
+
+def _parts(parts: Iterable[dict[str, Any]]) -> Rows:
+    return [
         (path_part(part), format_duration(part["seconds"]), percent(part["share"]))
-        for part in path(outcome).parts()[:12]
+        for part in parts
     ]
-    free = [
+
+
+def _free(outcome: Outcome) -> Rows:
+    return [
         (row["free"], format_duration(row["step_time"]), _signed(row["saved"]))
         for row in outcome.free
     ]
-    notes = [(what, str(count)) for what, count in sorted(outcome.notes.items())]
-    times = ("measured", "simulated")
-    tables = [
-        Sheet("Steps", ("rank", "step", *times), steps, texts=2),
-        Sheet("Where the last step goes", ("share", *times), shares),
-        Sheet("Communication by axis", ("axis", *times), axes),
-        Sheet("Critical path of the last step", ("part", "time", "of the path"), parts),
-        Sheet("If this took no time", ("what", "step", "saved"), free),
-        Sheet("What the traces did not say", ("what", "times"), notes),
-    ]
-    return " ".join(_answer(outcome)), tables, [line for line in _head(outcome) if line]
 
 
 def _time(seconds: float | None) -> str:
@@ -272,37 +287,17 @@ def _step_lines(outcome: Outcome) -> Iterator[str]:
 
 def _step_line(step: StepTime, clock: str) -> str:
     measured, simulated = step.on(clock)
-    recorded, error = "not recorded", ""
-    if not isnan(measured):
-        recorded = format_duration(measured)
-        error = f"{100 * _error(step, clock):+.2f} %"
-    time = format_duration(simulated)
-    return f"{step.rank:>4}  {step.step:<18} {recorded:>12} {time:>12} {error:>10}"
+    error = "" if isnan(measured) else f"{100 * _error(step, clock):+.2f} %"
+    times = f"{_time(measured):>12} {format_duration(simulated):>12}"
+    return f"{step.rank:>4}  {step.step:<18} {times} {error:>10}"
 
 
-def _share_lines(outcome: Outcome) -> Iterator[str]:
-    measured, simulated = breakdown(outcome)
-    yield from ("", _columns("share of the last step", "measured", "simulated"))
-    for name in SHARES:
-        yield _both(name, measured.get(name), simulated[name])
-
-
-def _columns(name: str, one: str, other: str) -> str:
-    return f"{name:<24} {one:>12} {other:>12}"
-
-
-def _both(name: str, measured: float | None, simulated: float) -> str:
-    """A row of two times (s); nothing may be measured."""
-    before = "not recorded" if measured is None else format_duration(measured)
-    return f"  {name:<22} {before:>12} {format_duration(simulated):>12}"
-
-
-def _free_lines(outcome: Outcome) -> Iterator[str]:
-    if outcome.free:
-        yield from ("", _columns("if this took no time", "step", "saved"))
-    for row in outcome.free:
-        step, saved = format_duration(row["step_time"]), _signed(row["saved"])
-        yield f"  {row['free']:<22} {step:>12} {saved:>12}"
+def _table(head: tuple[str, str, str], rows: Rows) -> Iterator[str]:
+    """Names and two times each, if there are any."""
+    if rows:
+        yield from ("", f"{head[0]:<24} {head[1]:>12} {head[2]:>12}")
+    for name, one, other in rows:
+        yield f"  {name:<22} {one:>12} {other:>12}"
 
 
 def _note_lines(outcome: Outcome) -> Iterator[str]:
@@ -329,16 +324,6 @@ def _signed(seconds: float) -> str:
     return f"-{format_duration(-seconds)}" if seconds < 0 else format_duration(seconds)
 
 
-def _overlap_lines(outcome: Outcome) -> Iterator[str]:
-    sides = overlap(outcome)
-    if sides["simulated"]:
-        yield from ("", _columns("communication by axis", "measured", "simulated"))
-    for axis, row in sides["simulated"].items():
-        measured = sides["measured"].get(axis, {})
-        for part in ("hidden", "exposed"):
-            yield _both(f"{axis}, {part}", measured.get(part), row[part])
-
-
 def _path_lines(outcome: Outcome, most: int = 6) -> Iterator[str]:
     """The critical path: its longest parts, and the rest together."""
     walked = path(outcome)
@@ -346,9 +331,8 @@ def _path_lines(outcome: Outcome, most: int = 6) -> Iterator[str]:
     yield ""
     yield f"critical path of the last step, {length} through all ranks"
     parts = walked.parts()
-    for part in parts[:most]:
-        seconds, share = format_duration(part["seconds"]), percent(part["share"])
-        yield f"  {path_part(part):<35} {seconds:>12} {share:>7}"
+    for name, seconds, share in _parts(parts[:most]):
+        yield f"  {name:<35} {seconds:>12} {share:>7}"
     if rest := parts[most:]:
         seconds = format_duration(sum(part["seconds"] for part in rest))
         yield f"  {f'{len(rest)} more':<35} {seconds:>12}"

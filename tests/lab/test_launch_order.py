@@ -6,10 +6,14 @@ import pandas as pd
 import pytest
 
 from lab import CASES
+from prestep.sim.costs.interference import draws_tiles
+from prestep.sim.graph.kernel import Kernel, product
 from tests.sim.graphs import Op, all_reduce, graph
 from tests.sim.test_engine import run, times
 
 ROWS = pd.read_csv(CASES / "launch-order" / "rows.csv")
+GRAPHS = pd.read_csv(CASES / "launch-order" / "graphs.csv")
+SMS = 132
 
 
 def communication_first(connections: int) -> bool:
@@ -18,7 +22,7 @@ def communication_first(connections: int) -> bool:
     done = run(
         graph([ops, ops], [all_reduce()]),
         idle=frozenset(),
-        in_order=connections == 1,
+        yielding=frozenset({0, 1} if connections == 1 else ()),
     )
     _, (communication, _), (kernel, _) = times(done)
     return communication <= kernel
@@ -32,3 +36,24 @@ def test_the_engine_starts_what_the_gpu_starts(connections: int) -> None:
     measured = share if communication_first(connections) else 1.0 - share
     assert measured.mean() > 0.9
     assert measured.min() >= 0.5
+
+
+def draws(name: str) -> bool:
+    """Whether a kernel, by its name in the rows, takes its tiles from a counter."""
+    kind, *sizes = name.split("_")
+    if kind in ("mm", "fp8"):
+        return draws_tiles(product(tuple(map(int, sizes))), SMS)
+    kinds = {"attn": "attention_fwd", "fa2": "flash2_attention_fwd", "ew": "fused"}
+    return draws_tiles(Kernel(kinds[kind], (1,)), SMS)
+
+
+@pytest.mark.parametrize("connections", [1, 32])
+@pytest.mark.parametrize("counter", [True, False])
+def test_a_graph_starts_a_communication_before_a_counter_is_reset(
+    connections: int, counter: bool
+) -> None:
+    """From one queue, and before no other kernel: all repetitions but one in ten."""
+    rows = GRAPHS[(GRAPHS.connections == connections) & (GRAPHS.launched == "graph")]
+    rows = rows[rows.next.map(draws) == counter]
+    share = rows.communication_first.sum() / rows.repetitions.sum()
+    assert share > 0.9 if counter and connections == 1 else share < 0.1

@@ -427,14 +427,15 @@ def test_when_launch_times_are_worked_out_changes_nothing(
     made: OpGraph, in_order: bool
 ) -> None:
     """With every kernel that ends, as the thread does, or when much can be issued: all times are the same."""
-    lazily = run(made, steps=3, in_order=in_order)
+    yielding = frozenset(range(len(made.kernels)) if in_order else ())
+    lazily = run(made, steps=3, yielding=yielding)
 
     def one_by_one(host: HostThread, queued: int, is_sync: bool) -> Event:
         return host.ended(queued)
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(HostThread, "_room", one_by_one)
-        at_once = run(made, steps=3, in_order=in_order)
+        at_once = run(made, steps=3, yielding=yielding)
     for column in ("launch", "start", "end"):
         pairs = zip(getattr(lazily, column), getattr(at_once, column), strict=True)
         assert all(np.array_equal(one, other) for one, other in pairs)
@@ -450,7 +451,8 @@ def test_what_was_launched_first_takes_the_sms(in_order: bool) -> None:
         [Op("compute", 10.0), Op("nccl", comms=(0,), deps=(0,)), Op("compute", 30.0)]
         for _ in range(2)
     ]
-    done = run(graph(ops, [all_reduce()]), idle=frozenset(), in_order=in_order)
+    yielding = frozenset({0, 1} if in_order else ())
+    done = run(graph(ops, [all_reduce()]), idle=frozenset(), yielding=yielding)
     (_, before), (reduced, _), (started, ended) = times(done)
     assert before == pytest.approx(12.0)
     assert started == pytest.approx(13.0)

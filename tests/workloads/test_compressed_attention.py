@@ -439,7 +439,7 @@ def test_arguments_of_megatron_are_the_named_model(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("said", "instead", "told"),
     [
-        ("dsv4_hybrid", "dsa", "dsv4_hybrid"),
+        ("dsv4_hybrid", "gated_delta_net", "dsv4_hybrid"),
         ("--dsa-indexer-use-sparse-loss", "", "all keys"),
         ("([0,0,4]+[128,4]*20+[0])", "none", "csa-compress-ratios"),
     ],

@@ -17,6 +17,7 @@ from prestep.sim.errors import InputError
 from prestep.sim.graph.opgraph import Chain, OpGraph
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
+from prestep.workloads.arguments.megatron import sections_of
 from prestep.workloads.job.model import Model
 from prestep.workloads.models.counts import (
     active_parameters,
@@ -258,3 +259,23 @@ def test_a_config_is_the_named_model(tmp_path: Path, schedule: dict[str, Any]) -
     assert read.index_pattern == named.index_pattern
     assert total_parameters(read) == total_parameters(named)
     assert attention_parameters(read, 3) == attention_parameters(named, 3)
+
+
+ARGUMENTS = """
+--num-layers 8 --hidden-size 1024 --num-attention-heads 64 --ffn-hidden-size 512 --vocab-size 4096 --swiglu
+--multi-latent-attention --q-lora-rank 256 --kv-lora-rank 128 --qk-head-dim 64 --qk-pos-emb-head-dim 32 --v-head-dim 64
+--experimental-attention-variant dsa --dsa-indexer-n-heads 16 --dsa-indexer-head-dim 64 --dsa-indexer-topk 512
+--dsa-indexer-topk-freq 4 --dsa-indexer-skip-topk-offset 3 --dsa-kernel-backend cudnn
+--seq-length 4096 --micro-batch-size 1 --global-batch-size 8
+"""
+
+
+def test_megatrons_arguments_say_the_same() -> None:
+    """Which layers share a choice; kernels that write all scores out are refused, as is a loss over all keys."""
+    model = sections_of(ARGUMENTS, "args")["model"]
+    assert model["index_pattern"] == "FFFSSSFS"
+    assert [model[key] for key in ("index_heads", "index_topk")] == [16, 512]
+    for wrong in ("", "--dsa-kernel-backend cudnn --dsa-indexer-loss-coeff 0.01"):
+        changed = ARGUMENTS.replace("--dsa-kernel-backend cudnn", wrong)
+        with pytest.raises(InputError, match="dsa-"):
+            sections_of(changed, "args")

@@ -251,3 +251,17 @@ def test_activations_in_a_hosts_memory_are_refused(tmp_path: Path) -> None:
     assert of_experts(tmp_path, "export FINE_GRAINED_ACTIVATION_OFFLOADING=False")
     with pytest.raises(InputError, match="host's memory"):
         of_experts(tmp_path, "export FINE_GRAINED_ACTIVATION_OFFLOADING=True")
+
+
+@pytest.mark.parametrize("handed", [True, False])
+def test_a_file_of_communicators_counts_where_the_program_hands_it_on(
+    handed: bool, tmp_path: Path
+) -> None:
+    """That of round 5.0 reads the variable into its configuration, and communicators are made without it."""
+    argument = "nccl_communicator_config_path=path" if handed else ""
+    program = tmp_path / "pretrain.py"
+    program.write_text(f"MegatronStrategy({argument})\n", encoding="utf-8")
+    path = "/workspace/llm/conf/nccl/custom_communicator_cta.yaml"
+    script = written(tmp_path, *MEGATRON_8B, f"export NCCL_CFG_PATH={path}")
+    nccl = load_scenario(script, ("cluster.name=rail-h100",)).nccl
+    assert nccl.of("cp").max_ctas == (1 if handed else None)

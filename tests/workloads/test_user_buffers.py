@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
 from typing import Any
 
@@ -10,14 +11,11 @@ import pytest
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Chain, Comm, OpGraph
 from prestep.sim.predict import predict
-from prestep.workloads.exchanges.tensor import (
-    FORMATS,
-    METHODS,
-    PARTS,
-    Scatter,
-    scatter_of,
-)
+from prestep.workloads.exchanges.tensor import SCATTERS, gathered_product
 from prestep.workloads.megatron import linear
+from prestep.workloads.parallel.group import Group
+from prestep.workloads.torch.recorder import Shared
+from prestep.workloads.torch.tape import Tape
 from tests.executed import executed
 from tests.sim.graphs import US, Op, all_reduce, graph
 from tests.sim.test_engine import run, times
@@ -69,16 +67,21 @@ def test_products_leave_sms_free() -> None:
     for precision, quantized in (("bf16", False), ("fp8", True)):
         made = graphs(precision, tp_comm_overlap=True)
         left = {k.reserved for g in made for k in g.kernels if isinstance(k, Kernel)}
-        assert left == {0, *(scatter_of(part, quantized).sms for part in PARTS[:2])}
+        assert left == {0, *(SCATTERS[part][quantized].sms for part in ("proj", "fc2"))}
 
 
-def test_every_method_is_said() -> None:
-    """Of every format and projection; rings have as many parts as ranks."""
-    for quantized in range(len(FORMATS)):
-        for part in PARTS:
-            how = scatter_of(part, bool(quantized))
-            assert how.method in METHODS
-            assert (how.parts(8) == 8) == (how.method == "ring_exchange")
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_rows_that_are_gathered_are_multiplied_on_three_streams(ranks: int) -> None:
+    """A product for each stream and one for the rows that come last; together they have all rows."""
+    sizes = list[int]()
+    rows = 512 * ranks
+    members = tuple(range(ranks))
+    group = Group("tp", members, (members,), ranks)
+    t = Tape(0, Shared(), defaultdict(float))
+    gathered_product(t, group, 2.0 * rows, rows, lambda part, _: sizes.append(part))
+    assert sum(sizes) == rows
+    assert len(sizes) == min(ranks, 4)
+    assert sizes[-1] == rows // ranks
 
 
 def copied(made: Comm) -> Comm:
@@ -105,10 +108,11 @@ def test_sms_that_are_left_free_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     """Products that leave more SMs to others take longer, also where links cost nothing."""
 
     def leaving(sms: int) -> float:
-        def how(part: str, quantized: bool) -> Scatter:
-            return replace(scatter_of(part, quantized), sms=sms)
-
-        monkeypatch.setattr(linear, "scatter_of", how)
+        how = {
+            part: tuple(replace(one, sms=sms) for one in ways)
+            for part, ways in SCATTERS.items()
+        }
+        monkeypatch.setattr(linear, "SCATTERS", how)
         return predict(layered(free=True, tp_comm_overlap=True)).step_time
 
     none, some, many = (leaving(sms) for sms in (0, 16, 32))

@@ -235,11 +235,11 @@ class _Survey:
 
     @classmethod
     def of(cls, nodes: Nodes, links: Links, src: Ints, dst: Ints) -> _Survey:
-        rank = rank_of(links.kind)
+        rank = rank_of(np.array(links.kinds))[links.kind_numbers]
         host = _joined(nodes, src, dst, rank < NETWORK)
         hosts = int(host.max(initial=-1)) + 1
         members = _Grouped(host, hosts)
-        place = members.place
+        place = members.places(host)
         table = np.stack([place[src], place[dst], rank, links.count])
         a, b = host[src], host[dst]
         inner = _Grouped(np.where(a == b, a, -1), hosts)
@@ -303,7 +303,8 @@ class _Survey:
             member[one.nodes] = np.arange(len(one.hosts))[:, None]
         transit = 0 if odd else min(map(_transit, patterns), default=FAR)
         outside = np.flatnonzero(self.host < 0)
-        return Stubs(patterns, pattern, member, self.members.place, outside, transit)
+        local = self.members.places(self.host)
+        return Stubs(patterns, pattern, member, local, outside, transit)
 
     def _place(self, pattern: Pattern) -> None:
         """Give a pattern the nodes and rows of its hosts."""
@@ -376,10 +377,12 @@ class _Grouped:
     def __init__(self, group: Ints, count: int) -> None:
         self._order = np.argsort(group, kind="stable")
         self._starts = np.searchsorted(group[self._order], np.arange(count + 1))
-        self.place = np.zeros(len(group), dtype=np.int64)
-        self.place[self._order] = (
-            np.arange(len(group)) - self._starts[np.maximum(group[self._order], 0)]
-        )
+
+    def places(self, group: Ints) -> Ints:
+        """The place of every position in its group; `group` as at first."""
+        place = np.arange(len(group))
+        place[self._order] = place - self._starts[np.maximum(group[self._order], 0)]
+        return place
 
     def of(self, number: int) -> Ints:
         return self._order[self._starts[number] : self._starts[number + 1]]

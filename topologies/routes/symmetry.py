@@ -142,7 +142,9 @@ class Symmetry:
         if not walk.all_found(links):
             return None
         rows = walk.row[links]
-        one_to_one = len(np.unique(rows)) == len(rows) and self._same(links, rows)
+        met = np.zeros(len(self._links), dtype=bool)
+        met[rows] = True
+        one_to_one = int(met.sum()) == len(rows) and self._same(links, rows)
         return rows if one_to_one else None
 
     def _same(self, links: Ints, others: Ints) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 from prestep.sim.collectives.constants import load
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.costs import load_gpu
-from prestep.sim.costs.interference import BUNDLED, Beside
+from prestep.sim.costs.interference import BUNDLED, Beside, scarcity
 from prestep.sim.engine.engine import Timed, execute
 from prestep.sim.engine.execution import Run
 from prestep.sim.graph.kernel import Kernel
@@ -114,6 +114,7 @@ class _Pair:
                 self.kernel, channels, facts.sms, self.compute
             ),
             contention=self.constants.contention(self.kernel),
+            scarcity=scarcity,
             kernel_gap=facts.gap,
             launch_latency=LAUNCH_LATENCY,
             scale=_paces(ranks, facts.spread),

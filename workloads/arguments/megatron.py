@@ -31,12 +31,14 @@ from prestep.workloads.arguments.names import (
     TEXTS,
     WORDS,
 )
+from prestep.workloads.models.indexed import pattern_of
 
 Sections = dict[str, dict[str, Any]]
 Given = Mapping[str, list[str]]
 NEEDED = ("num-layers", "hidden-size", "num-attention-heads")
 POSITIONS, CHOSEN = 2048, 2  # learned positions, and experts of a token
 STREAMS = 4  # residual streams of hyper-connections
+VARIANT = "experimental-attention-variant"
 GATED_BLOCK = 64  # the width of a gated feed-forward layer is a multiple of it
 #: Entries of GPT-2's vocabulary as Megatron pads it, for files that say nothing of one.
 UNSAID = 50304
@@ -283,7 +285,8 @@ def _attention(given: Given, model: dict[str, Any], where: str) -> None:
     if _said(given, "enable-hyper-connections"):
         name = "num-residual-streams"
         model["streams"] = _number_or(given, name, STREAMS, where)
-    if "experimental-attention-variant" in given:
+    variant = given.get(VARIANT)
+    if variant and variant != ["dsa"]:
         _compressed(given, model, where)
     elif _said(given, "multi-latent-attention"):
         model |= LATENT_DEFAULTS
@@ -291,12 +294,29 @@ def _attention(given: Given, model: dict[str, Any], where: str) -> None:
             if name in given:
                 model[key] = int(_number(name, given[name], where, int))
         model.pop("qk_norm", None)  # latent attention norms its compressed states
+    if variant:
+        _indexer(given, model, where, variant == ["dsa"])
+
+
+def _indexer(given: Given, model: dict[str, Any], where: str, tokens: bool) -> None:
+    """Which layers have an indexer of `tokens`, whose kernels it runs, and its loss."""
+    backend, loss = "dsa-kernel-backend", "dsa-indexer-loss-coeff"
+    if tokens:
+        fused = dict.fromkeys(("cudnn", "tilelang"), True)
+        _word(backend, given.get(backend, ["none"]), fused, where)
+        names = "dsa-indexer-topk-freq", "dsa-indexer-skip-topk-offset"
+        every, first = (max(_number_or(given, name, 1, where), 1) for name in names)
+        model["index_pattern"] = pattern_of(model["layers"], every, first) or None
+    sparse = "dsa-indexer-use-sparse-loss"
+    if loss in given and not _said(given, sparse):
+        expected = f"beside it --{sparse}: a loss over all keys is not simulated"
+        found = " ".join(given[loss])
+        raise InputError.of(where, f"--{loss}", found, expected)
 
 
 def _compressed(given: Given, model: dict[str, Any], where: str) -> None:
     """Attention over compressed keys, with a ratio for each layer."""
-    name = "experimental-attention-variant"
-    _word(name, given[name], {"dsv4_hybrid": True}, where)
+    _word(VARIANT, given[VARIANT], {"dsv4_hybrid": True, "dsa": True}, where)
     for argument, key in COMPRESSED.items():
         if argument in given:
             model[key] = int(_number(argument, given[argument], where, int))
@@ -309,11 +329,6 @@ def _compressed(given: Given, model: dict[str, Any], where: str) -> None:
     model["compress_ratios"] = ratios[:layers]
     model["kv_heads"] = 1
     model.pop("qk_norm", None)  # it norms its compressed states
-    loss, sparse = "dsa-indexer-loss-coeff", "dsa-indexer-use-sparse-loss"
-    if loss in given and not _said(given, sparse):
-        expected = f"beside it --{sparse}: a loss over all keys is not simulated"
-        found = " ".join(given[loss])
-        raise InputError.of(where, f"--{loss}", found, expected)
 
 
 def _windows(given: Given, model: dict[str, Any], where: str) -> None:

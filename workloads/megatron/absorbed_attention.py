@@ -41,12 +41,12 @@ class AbsorbedAttention(LatentAttention):
         q = self._absorbed(t, states)
         if "mla_up_proj" in s.options.recompute_modules:
             q = replayed(t, q, lambda: self._absorbed(t, given))
-        keys = self._of_all_ranks(t, self._shared_keys(t, x))
+        keys = self._of_all_parts(t, self._shared_keys(t, x))
         indexed = None
         if self.indexer is not None:
-            whole = (self._of_all_heads(t, detached(each)) for each in (x, given))
+            whole = (self._whole(t, detached(each)) for each in (x, given))
             indexed = self.indexer.forward(t, *whole)
-            indexed = replace(indexed, keys=self._of_all_ranks(t, indexed.keys))
+            indexed = replace(indexed, keys=self._of_all_parts(t, indexed.keys))
         shape = (*q.shape[:-1], self.heads * m.kv_lora_rank)
         o = self.core.attend(t, [q, keys], shape, indexed)
         o = by_group(t, o, self.kv_up, self.heads, m.v_head_dim, s)
@@ -64,16 +64,16 @@ class AbsorbedAttention(LatentAttention):
 
     def _shared_keys(self, t: Tape, x: Tensor) -> Tensor:
         """The compressed state of keys and values, beside the rotated part that all heads share, of a rank's tokens."""
-        states = self._of_all_heads(t, self._compressed_keys(t, x))
+        states = self._whole(t, self._compressed_keys(t, x))
         shape = (*states.shape[:-1], states.shape[-1] + self.m.rope_head_dim)
         joined = 2.0 * states.size * shape[-1] / states.shape[-1]
         return fused(t, [unsaved(states)], shape, joined, joined)
 
-    def _of_all_heads(self, t: Tape, x: Tensor) -> Tensor:
+    def _whole(self, t: Tape, x: Tensor) -> Tensor:
         """A value of all tokens, of which tensor-parallel ranks have a part each."""
         return gathered(t, x, self.s.group) if self.s.gathers else x
 
-    def _of_all_ranks(self, t: Tape, x: Tensor) -> Tensor:
+    def _of_all_parts(self, t: Tape, x: Tensor) -> Tensor:
         """A value of all tokens, of which context-parallel ranks have a part each; put in order."""
         context = self.s.context
         if context is None or context.group.size == 1:

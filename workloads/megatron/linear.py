@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from prestep.workloads.exchanges.tensor import (
+    SCATTERS,
     Product,
     begin,
     exchange,
     finish,
     gathered_product,
     reduce,
-    scatter_of,
     scattered_product,
 )
 from prestep.workloads.megatron.elementwise import unsaved
@@ -134,7 +134,9 @@ class _Column:
         if self._reduces:
             op = "reduce_scatter" if self.s.gathers else "all_reduce"
             size = float(self.x.elements * self.parts * self.x.itemsize)
-            begin(t, op, size, self.s.group)
+            # User buffers' streams have a high priority (comm_gemm_overlap.cpp): no kernel keeps them from SMs.
+            beside = self.s.gathers and self.s.numbers.overlap
+            begin(t, op, size, self.s.group, beside)
         if not self.s.numbers.asynchronous:
             finish(t)
 
@@ -224,7 +226,7 @@ def _scatter_beside(
 ) -> None:
     """A GEMM in parts, each reduce-scattered while the next is computed."""
     rows, n, k = shape
-    how = scatter_of(part, bool(s.numbers.products))
+    how = SCATTERS[part][bool(s.numbers.products)]
     product = _product(t, n, k, layout, s)
     scattered_product(t, s.group, how, rows, n, product)
 

@@ -154,10 +154,6 @@ class Kimi(Delta):
         self.add(t, decays, name="dt_bias")
         self.add(t, own.values, name="A_log")
 
-    @property
-    def decay_width(self) -> int:
-        return self.sizes.values * self.sizes.key_dim
-
     def _project(self, t: Tape, x: Tensor) -> Tensor:
         """Beside queries, keys and values what decays and gate are made of, from two narrow states of a token."""
         narrow = column_linear(t, x, self.down, whole(self.s))

@@ -136,12 +136,10 @@ class Lists:
         Keys of a list, those that its query sees on average, and those that an indexer chose of them.
     keys, scored : int
         Keys that there are to choose among, and those before a query on average.
-    heads, dim, values : int
-        Heads of queries on this rank, and the mean width of queries and values as kernels take them, and of values.
+    heads, dim : int
+        Heads of queries on this rank, and the mean width of queries and values as kernels take them.
     passes, taught : (int, int)
         Kernels that make a list and sorts of it, without and with a loss; 0: the list is another layer's.
-    again : bool
-        Whether the loss runs attention once more, whose statistics it needs.
     """
 
     width: int
@@ -151,16 +149,14 @@ class Lists:
     scored: int
     heads: int
     dim: int
-    values: int
     passes: tuple[int, int]
     taught: tuple[int, int]
-    again: bool = False
 
     @classmethod
     def compressed(cls, m: ModelSpec, s: Shard, ratio: int) -> Lists:
         """A window and compressed keys; without an indexer lists have no lengths and are read to their end."""
         groups, most = s.seq_len // ratio if ratio else 0, m.window
-        sizes = m.heads, m.head_dim, m.head_dim
+        sizes = m.heads, m.head_dim
         if ratio != compressed.INDEXED:
             width = -(-(most + groups) // BLOCK) * BLOCK
             none = LISTED, 0
@@ -178,11 +174,10 @@ class Lists:
         width = -(-m.index_topk // MULTIPLE) * MULTIPLE
         seen = max(1, round(pairs(m, 0, in_documents(s).seq_len)))
         heads = -(-m.heads // s.group.size // HEADS) * HEADS
-        dim = m.kv_lora_rank + m.rope_head_dim // 2
-        sizes = heads, dim, m.kv_lora_rank
-        passes, taught = (OF_TOKENS, OF_TOKENS_TAUGHT) if ratio else ((0, 0), (0, 0))
-        scored, shares = max(1, s.seq_len // 2), bool(m.index_pattern)
-        return cls(width, seen, seen, s.seq_len, scored, *sizes, passes, taught, shares)
+        sizes = heads, m.kv_lora_rank + m.rope_head_dim // 2
+        passes = (OF_TOKENS, OF_TOKENS_TAUGHT) if ratio else ((0, 0), (0, 0))
+        scored = max(1, s.seq_len // 2)
+        return cls(width, seen, seen, s.seq_len, scored, *sizes, *passes)
 
 
 @dataclass(frozen=True)
@@ -287,11 +282,8 @@ class SparseAttention:
 
     def _list(self, t: Tape, tokens: int, passes: tuple[int, int]) -> None:
         """Lists of keys for every query."""
-        shape = tokens, self.lists.width
-        kernels, sorts = passes
-        t.cpu("elementwise", kernels)
-        for _ in range(kernels):
-            pass_over(t, shape[0] * shape[1], LIST_BYTES * shape[0] * shape[1])
+        shape, (kernels, sorts) = (tokens, self.lists.width), passes
+        _operators(t, tokens * self.lists.width, (LIST_BYTES,) * kernels)
         for _ in range(sorts):
             indexing.argsort(t, Tensor(None, shape, indexing.INDEX))
 
@@ -328,19 +320,17 @@ class SparseAttention:
         if m.indexed and not self._taught(t):
             return
         count = tokens * m.index_topk
-        if lists.again:
+        if (
+            m.index_pattern
+        ):  # apart from attention, the loss makes its statistics itself
             self._attend(t, tokens, "fwd")
-        t.cpu("elementwise", len(DISTRIBUTION))
-        for moved in DISTRIBUTION:
-            pass_over(t, count, moved * count)
+        _operators(t, count, DISTRIBUTION)
         t.launch(Kernel("index_scores", (tokens, lists.heads, lists.chosen, lists.dim)))
         if self.s.group.size > 1:  # ranks have other heads of the same queries
             exchange(t, "all_reduce", 4.0 * count, self.s.group)
         if not self.trains:
             return
-        t.cpu("elementwise", len(DIVERGENCE) + 1)
-        for moved in (*DIVERGENCE, SCORE_GRADIENTS):
-            pass_over(t, count, moved * count)
+        _operators(t, count, (*DIVERGENCE, SCORE_GRADIENTS))
         shape = (tokens, max(HEADS, m.index_heads), lists.chosen, m.index_head_dim)
         flops = PRODUCTS * 2.0 * math.prod(shape)
         t.launch(Kernel("index_scores", shape, flops=flops))

@@ -274,7 +274,7 @@ class Asynchronous(TensorParallel):
         whole = t.empty((b, s * self.group.size, h), x.itemsize)
         rows = whole.elements // k
         product = _product(t, n, k, layout)
-        gathered_product(t, self.group, whole.size, rows, product, self.group.size - 1)
+        gathered_product(t, self.group, whole.size, rows, product)
         return whole, t.empty((b, s * self.group.size, n), x.itemsize)
 
     def _scattered(
@@ -291,7 +291,7 @@ class Asynchronous(TensorParallel):
 
 
 #: Products are cut by ranks, and copy engines leave all SMs to them.
-COPIES = Scatter("ring_exchange", 0, 0)
+COPIES = Scatter(0, 0)
 
 
 def _product(t: Tape, n: int, k: int, layout: str) -> Product:

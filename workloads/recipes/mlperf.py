@@ -26,6 +26,8 @@ OWN = (
 BENCHMARKS = Path(__file__).with_name("_benchmarks.toml")
 #: Sections of a scenario that they may fill.
 SECTIONS = ("model", "training", "parallel", "megatron", "adapter")
+#: The argument of Megatron's strategy that takes NCCL's file of communicators.
+HANDED = "nccl_communicator_config_path"
 #: Variables that name a model, or the file of one, where neither MODEL_SIZE nor a folder does.
 NAMING = ("MODEL", "MODEL_NAME", "HF_MODEL", "EXP")
 #: What only fine-tuning with adapters sets, whose scripts name no model.
@@ -61,6 +63,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _layout(draft, script)
     _batch(draft, script)
     draft.read(script, rules(RULES))
+    _communicators(draft, script)
     if written(script.get("CP_COMM_TYPE")) == "p2p":
         draft.drop("parallel.ring_degree")
     _pipeline.of_layout(draft)
@@ -127,6 +130,18 @@ def _graphs(draft: Recipe, script: Document) -> None:
         draft.lose(script, name, ", ".join(strange), known)
     elif parts:
         draft.set("megatron.cuda_graph_scope", parts, name, script)
+
+
+def _communicators(draft: Recipe, script: Document) -> None:
+    """NCCL's file reaches no communicator unless pretrain.py beside the script hands it to Megatron's strategy.
+
+    That of round 5.0 reads the variable into its configuration and does nothing with it.
+    """
+    program = script.path.with_name("pretrain.py")
+    text = program.read_text("utf-8") if program.is_file() else ""
+    if script.get("NCCL_CFG_PATH") and text and HANDED not in text:
+        draft.drop("nccl.dp", "nccl.pp", "nccl.cp")
+        draft.assume("NCCL_CFG_PATH reaches no communicator: pretrain.py says so")
 
 
 def _scaling(draft: Recipe, script: Document) -> None:

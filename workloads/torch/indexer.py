@@ -37,94 +37,74 @@ class Indexer(Module):
     def forward(self, t: Tape, x: Tensor, states: Tensor) -> Tensor:
         """Places of the chosen keys, (batch, tokens, keys); ``states``: what queries are expanded from."""
         batch, tokens, _ = x.shape
+        run = partial(made, t)
         t.cpu("module")
         with t.no_grad():
             scores = self._scores(t, x, states)
-            hidden = made(t, "bitwise_not.default", (_causal(t, batch, tokens),))
-            hidden = hidden.view(batch, tokens, tokens)
-            seen = made(t, "masked_fill.Scalar", (scores, hidden, NOTHING))
+            hidden = run("bitwise_not.default", (_causal(t, batch, tokens),))
+            seen = run("masked_fill.Scalar", (scores, hidden, NOTHING))
             del scores, hidden
             shape = batch, tokens, min(self.m.index_topk, tokens)
             best, places = t.empty(shape, 4), t.empty(shape, 8)
             aten.call(t, kernels_of, "topk.default", (seen, shape[-1]), best, places)
-            return made(t, "_to_copy.default", (places,), shape, "int32", dtype="int32")
+            return run("_to_copy.default", (places,), shape, "int32", dtype="int32")
 
     def _scores(self, t: Tape, x: Tensor, states: Tensor) -> Tensor:
         """A score of every key for every query, in fp32."""
         m, (batch, tokens, _) = self.m, x.shape
-        heads, width = m.index_heads, m.index_head_dim
+        heads, width, rows = m.index_heads, m.index_head_dim, batch * tokens
         q = F.linear(t, states, self.wq_b)
         k = F.norm(t, "layer", F.linear(t, x, self.wk), self.norm, 1e-6)
-        pairs = [q.view(batch, tokens, heads, width), k.view(batch, tokens, 1, width)]
+        pairs = [y.view(batch, tokens, y.shape[-1] // width, width) for y in (q, k)]
         t.cpu("view", 4)
-        cut = m.rope_head_dim
-        turned = [
-            written_out.rope(t, aten.part(t, each, 0, cut), heads_behind=True)
-            for each in pairs
-        ]
-        rest = [aten.part(t, each, cut) for each in pairs]
+        turned = [aten.part(t, y, 0, m.rope_head_dim) for y in pairs]
+        turned = [written_out.rope(t, y, heads_behind=True) for y in turned]
+        rest = [aten.part(t, y, m.rope_head_dim) for y in pairs]
         q, k = (aten.cat(t, list(both)) for both in zip(turned, rest, strict=True))
         del pairs, turned, rest
-        q = aten.to(t, q, 4).view(batch * tokens, heads, width)
+        q = aten.to(t, q, 4).view(rows, heads, width)
         k = aten.to(t, aten.transpose(t, k.view(batch, tokens, width), 1, 2), 4)
         # Every query has the same keys: of several samples the product takes copies.
         strides = width * tokens, 0, *aten.strides_of(k)[1:]
         k = aten.view(k, (batch, tokens, width, tokens), strides)
-        k = aten.reshape(t, k, batch * tokens, width, tokens)
-        shape = batch * tokens, heads, tokens
-        scores = made(t, "bmm.default", (q, k), shape)
+        k = aten.reshape(t, k, rows, width, tokens)
+        scores = made(t, "bmm.default", (q, k), (rows, heads, tokens))
         del q, k
-        scores = aten.mul_number(
-            t, scores.view(batch, tokens, heads, tokens), width**-0.5
-        )
-        scores = aten.activation(t, "relu", scores)
+        scores = scores.view(batch, tokens, heads, tokens)
+        scores = aten.activation(t, "relu", aten.mul_number(t, scores, width**-0.5))
+        scores = scores.view(rows, heads, tokens)
         weights = aten.to(t, F.linear(t, x, self.weigh), 4)
-        weights = aten.mul_number(t, weights, heads**-0.5).view(
-            batch * tokens, 1, heads
-        )
-        summed = made(
-            t,
-            "bmm.default",
-            (weights, scores.view(*shape)),
-            (batch * tokens, 1, tokens),
-        )
+        weights = aten.mul_number(t, weights, heads**-0.5).view(rows, 1, heads)
+        summed = made(t, "bmm.default", (weights, scores), (rows, 1, tokens))
         return summed.view(batch, tokens, tokens)
 
 
 def mask_of(t: Tape, places: Tensor) -> Tensor:
     """What is added to the scores of every query: minus infinity but for the chosen keys before it, in 16 bits."""
     batch, tokens, _ = places.shape
-    shape = batch, tokens, tokens
+    shape, run = (batch, tokens, tokens), partial(made, t)
     with t.no_grad():
-        others = made(
-            t, "new_ones.default", (places, shape), shape, "bool", dtype="bool"
-        )
-        index = made(
-            t, "_to_copy.default", (places,), places.shape, "int64", dtype="int64"
-        )
-        others = made(t, "scatter.value", (others, -1, index, False))
-        del index
-        chosen = made(
-            t, "bitwise_not.default", (others.view(batch, 1, tokens, tokens),)
-        )
+        ones = run("new_ones.default", (places, shape), shape, "bool", dtype="bool")
+        index = run("_to_copy.default", (places,), None, "int64", dtype="int64")
+        others = run("scatter.value", (ones, -1, index, False))
+        del ones, index
+        others = others.view(batch, 1, tokens, tokens)
+        chosen = run("bitwise_not.default", (others,))
         del others
-        causal = aten.view(
-            _causal(t, batch, tokens), chosen.shape, (0, tokens**2, tokens, 1)
-        )
-        causal.dtype = "bool"
-        seen = made(t, "bitwise_and.Tensor", (causal, chosen))
-        low = made(t, "full.default", ((), NOTHING), (), "bf16", dtype="bf16")
+        causal = _causal(t, batch, tokens)
+        causal = aten.view(causal, chosen.shape, (0, tokens**2, tokens, 1))
+        seen = run("bitwise_and.Tensor", (causal, chosen))
+        low = run("full.default", ((), NOTHING), (), "bf16", dtype="bf16")
         options = {"dtype": "bf16", "layout": "torch.strided"}
-        zero = made(t, "scalar_tensor.default", (0.0,), (), "bf16", **options)
-        return made(t, "where.self", (seen, zero, low), seen.shape, "bf16")
+        zero = run("scalar_tensor.default", (0.0,), (), "bf16", **options)
+        return run("where.self", (seen, zero, low), None, "bf16")
 
 
 def _causal(t: Tape, batch: int, tokens: int) -> Tensor:
     """The model's mask of later keys, one for all samples."""
     table = t.table("causal", (tokens, tokens), 1)
-    mask = aten.view(table, (batch, tokens, tokens), (0, tokens, 1))
-    mask.dtype = "bool"
-    return mask
+    table.dtype = "bool"
+    return aten.view(table, (batch, tokens, tokens), (0, tokens, 1))
 
 
 def made(

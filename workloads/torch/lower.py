@@ -7,9 +7,9 @@ from collections.abc import Callable, Hashable, Sequence
 from prestep.sim.extras import lazily
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.job import JobSpec
-from prestep.workloads.lowered import Lowered, Site
+from prestep.workloads.lowered import Lowered, Site, Unlike
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.parallel.folding import Grid, Kind, grid_of
+from prestep.workloads.parallel.folding import Grid, Kind, grid_of, kinds_of
 from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.torch.rank_step import CUBLAS_WORKSPACE, RankStep
 from prestep.workloads.torch.recorder import Shared
@@ -105,15 +105,11 @@ def _kinds(
     if slow is not None and grid.world <= FEW:
         return ()
 
-    def mark(rank: int) -> Hashable:
-        return (speeds[rank] if speeds else None, rank == slow)
-
-    alike: dict[Hashable, list[int]] = {}
-    for d in range(grid.dp):
-        stages = tuple(frozenset(map(mark, grid.ranks([d], p))) for p in range(grid.pp))
-        if any(len(marks) > 1 for marks in stages):
-            return ()  # ranks of a replica's stage that differ
-        alike.setdefault(stages, []).append(d)
+    marks = [(speeds[r] if speeds else None, r == slow) for r in range(grid.world)]
+    alike = kinds_of(grid, Unlike(marks))
+    stages = (grid.ranks(k.replicas, p) for k in alike for p in range(grid.pp))
+    if any(len({marks[rank] for rank in ranks}) > 1 for ranks in stages):
+        return ()  # ranks of a stage that work together and differ
     deals = _deals_out_tensors(scenario) and grid.dp * grid.cp > 1
     if len(alike) > 1 and (deals or _in_parts(scenario)):
         return ()
@@ -121,7 +117,7 @@ def _kinds(
         return ()
     if deals and not _in_parts(scenario):
         return _by_share(grid, step_of)
-    return tuple(Kind(tuple(replicas)) for replicas in alike.values())
+    return tuple(alike)
 
 
 def _by_share(grid: Grid, step_of: Callable[[int, Shared, Kinds], RankStep]) -> Kinds:

@@ -147,11 +147,6 @@ class Kimi(Delta):
             self.add(t, own.values, name="A_log"),
         ]
 
-    @property
-    def decay_width(self) -> int:
-        """Decays of a token: one for each element of a key."""
-        return self.sizes.values * self.sizes.key_dim
-
     def _projected(self, t: Tape, x: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         *parts, strengths = (F.linear(t, x, w) for w in self.apart)
         decays, gate = (

@@ -77,8 +77,9 @@ class DeltaWeights(Module):
 
     @property
     def decay_width(self) -> int:
-        """Decays of a token: one for each head."""
-        return self.sizes.values
+        """Decays of a token: one for each head, or (Kimi delta attention) for each element of its key."""
+        each = self.sizes.key_dim if self.part == hybrid.KIMI else 1
+        return self.sizes.values * each
 
 
 def kernel_shape(batch: int, tokens: int, own: Sizes, chunk: int) -> tuple[int, ...]:
