@@ -10,7 +10,7 @@ import pytest
 from lab.bench import peers
 from prestep.sim.collectives.planner import plan_collective
 from prestep.topologies import load_cluster
-from prestep.topologies.routes.batch import Batch
+from prestep.topologies.routes.ports import HostPorts
 
 # Messages that the peer plays, and how far our prediction may lie from its own.
 MESSAGES = {
@@ -47,13 +47,15 @@ def test_a_collective_of_4096_ranks(
 ) -> None:
     """No more pairs are looked at than a few for each rank, and routes are asked for within one host alone."""
     seen: list[int] = []
-    ports = Batch.ports
+    ports = HostPorts.ports
 
-    def counted(batch: Batch, first: Any, second: Any, src: Any, dst: Any) -> Any:
+    def counted(
+        host: HostPorts, first: Any, second: Any, src: Any, dst: Any, nth: int = 0
+    ) -> Any:
         seen.append(len(src))
-        return ports(batch, first, second, src, dst)
+        return ports(host, first, second, src, dst, nth)
 
-    monkeypatch.setattr(Batch, "ports", counted)
+    monkeypatch.setattr(HostPorts, "ports", counted)
     fabric = load_cluster("rail-h100", 512)
     plan = benchmark.pedantic(
         lambda: plan_collective(op, 2.0**28, fabric.gpus, fabric), rounds=1

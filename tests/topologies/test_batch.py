@@ -16,6 +16,7 @@ from prestep.topologies.core.quantity import LinkSpec, Quantity
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.fabric.compile import compile_graph
 from prestep.topologies.routes.batch import Batch
+from prestep.topologies.routes.ports import HostPorts
 
 SMALL = {
     "rails": compile_graph(
@@ -156,20 +157,20 @@ def test_an_exchange_of_thousands_makes_no_pairs(
         rail_optimized.build(rail_optimized.Params(hosts=64, hosts_per_group=8))
     )
     gpus, seen = fabric.positions(fabric.gpus), []
-    resolve, ports = Batch.resolve, Batch.ports
+    resolve, ports = Batch.resolve, HostPorts.ports
 
     def counted(batch: Batch, src: Ints, dst: Ints) -> Any:
         seen.append(len(src))
         return resolve(batch, src, dst)
 
     def looked(
-        batch: Batch, first: Any, second: Any, src: Ints, dst: Ints, nth: int = 0
+        host: HostPorts, first: Any, second: Any, src: Ints, dst: Ints, nth: int = 0
     ) -> Any:
         seen.append(len(src))
-        return ports(batch, first, second, src, dst, nth)
+        return ports(host, first, second, src, dst, nth)
 
     monkeypatch.setattr(Batch, "resolve", counted)
-    monkeypatch.setattr(Batch, "ports", looked)
+    monkeypatch.setattr(HostPorts, "ports", looked)
     fabric.exchange(gpus, gpus, 1.0)
     assert sum(seen) == 64 * 8 * 8 + (8 * 8) ** 2
 

@@ -129,7 +129,11 @@ def test_counts_of_tokens_cost_the_host() -> None:
     switches: tuple[dict[str, Any], ...] = (
         {"cuda_graph_scope": ["moe_router"]},
         {"cuda_graph_scope": ["moe_router", "moe_preprocess"]},
-        {"moe_capacity": 1.0, "moe_pad_to_capacity": True},
+        {
+            "cuda_graph_scope": ["moe_router"],
+            "moe_capacity": 1.0,
+            "moe_pad_to_capacity": True,
+        },
     )
     waits = [step_time(run(EXPERTS, host=20.0, **some)) for some in switches]
     assert waits[0] > waits[1] > waits[2]

@@ -30,7 +30,7 @@ def scenario(
         "training": {"seq_len": 512, "micro_batch": 1, "global_batch": 8, "framework": "megatron"},
         "parallel": {"pp": 4, "vpp": chunks, "schedule": "interleaved" if chunks > 1 else "1f1b"},
         "megatron": {**written, **megatron},
-        "cluster": {"name": "h200-host-4"},
+        "cluster": {"name": "h200-host-4", "host_factor": 0.01},
     }  # fmt: skip
     return parse_scenario(table, "test")
 

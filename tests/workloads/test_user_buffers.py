@@ -27,7 +27,12 @@ FREE = {"nvlink.bandwidth": "10000x", "nvlink.latency": "0.0001x"}
 
 
 def layered(precision: str = "bf16", free: bool = False, **megatron: Any) -> Any:
-    cluster = {"name": "dgx-h100", "gpus": 4, "set": FREE if free else {}}
+    cluster = {
+        "name": "dgx-h100",
+        "gpus": 4,
+        "set": FREE if free else {},
+        "host_factor": 0.01,
+    }
     wide = {"hidden": 4096, "heads": 32, "ffn": 16384}
     training = {"precision": precision, "seq_len": 2048, "global_batch": 1}
     return scenario(LAYOUT, training, megatron, cluster, **wide)
