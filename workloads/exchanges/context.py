@@ -17,7 +17,6 @@ from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch.tape import Tape, Tensor
 
 STREAM = "nccl cp"
-ROLES = ("cp", "heads", "ring")
 
 
 def groups(role: str, ranks: range, ring_degree: int) -> list[range]:
@@ -48,7 +47,7 @@ class Context:
 
     @classmethod
     def of(cls, group_of: Callable[[str], Group], ring_degree: int) -> Context:
-        """With rings of so many ranks; `group_of` makes the group of one of `ROLES`."""
+        """With rings of so many ranks; `group_of` makes the group of a role: see `groups`."""
         whole = group_of("cp")
         if ring_degree == whole.size:
             return cls(whole, ring=whole)

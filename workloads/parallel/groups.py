@@ -6,10 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from prestep.workloads.exchanges.context import ROLES, Context, groups
+from prestep.sim.extras import lazily
 from prestep.workloads.lowered import Ints, Place
 from prestep.workloads.parallel.folding import Grid, Kind
 from prestep.workloads.parallel.group import Group
+
+with lazily():
+    from prestep.workloads.exchanges import context as contexts
 
 # Axes of the experts' grid by the name of the group; "edp" are an expert's copies.
 EXPERT_AXES = {"etp": "tp", "ep": "ep", "edp": "dp"}
@@ -120,22 +123,24 @@ class Groups:
             return g.experts(EXPERT_AXES[axis], stage)
         if axis == "tp":
             return g.all_along(stage, ("dp", "cp"), ("tp",))
-        if axis in ROLES:
-            parts = np.array(groups(axis, range(g.cp), g.ring_degree))
-            shared = g.all_along(stage, ("dp", "tp"), ("cp",))
-            return shared[:, parts].reshape(-1, parts.shape[1])
-        return np.sort(g.all_along(stage, ("tp",), ("dp", "cp")), axis=1)
+        if axis == "dp":
+            return np.sort(g.all_along(stage, ("tp",), ("dp", "cp")), axis=1)
+        parts = np.array(contexts.groups(axis, range(g.cp), g.ring_degree))
+        shared = g.all_along(stage, ("dp", "tp"), ("cp",))
+        return shared[:, parts].reshape(-1, parts.shape[1])
 
     def _beside(self, groups: Ints, mine: tuple[int, ...]) -> list[tuple[int, ...]]:
         """Copies that meet a group on links, itself first."""
         near = map(tuple, self.place.beside(groups, mine).tolist())
         return [mine, *(group for group in near if group != mine)]
 
-    def context(self, me: int) -> Context | None:
+    def context(self, me: int) -> contexts.Context | None:
         """The ranks that share sequences with a rank; None: it has whole ones."""
         if self.grid.cp == 1:
             return None
-        return Context.of(lambda role: self.around(role, me), self.grid.ring_degree)
+        return contexts.Context.of(
+            lambda role: self.around(role, me), self.grid.ring_degree
+        )
 
     def model_parallel(self, me: int) -> Group:
         """Tensor- and pipeline-parallel ranks of a rank's replica, who agree on the gradient's norm."""
