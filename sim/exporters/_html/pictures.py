@@ -6,17 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from prestep.sim.markup import (
-    Markup,
-    box,
-    drawing,
-    element,
-    fill,
-    for_each_window,
-    label,
-    on_phone,
-    vertical,
-)
+from prestep.sim import markup
 from prestep.sim.units import LEAST_DIFFERENCE, format_difference
 
 
@@ -28,7 +18,7 @@ class _Rows:
 
     @property
     def left(self) -> float:
-        return 0.0 if on_phone(self.wide) else 290.0
+        return 0.0 if markup.on_phone(self.wide) else 290.0
 
     @property
     def middle(self) -> float:
@@ -42,12 +32,12 @@ class _Rows:
     @property
     def above(self) -> float:
         """What the name of an element takes above its bar."""
-        return 20.0 if on_phone(self.wide) else 0.0
+        return 20.0 if markup.on_phone(self.wide) else 0.0
 
 
 def stacked(
     parts: Sequence[tuple[str, float, str, str]], name: str, whole: float | None = None
-) -> Markup:
+) -> markup.Markup:
     """One bar of parts (what, size, class of colour, text for the pointer); `whole` is its full length.
 
     It is no SVG, so that it keeps its height and its letters in a narrow window. A name that has no room is not shown.
@@ -59,11 +49,13 @@ def stacked(
         letters = {"class_": _LETTERS[colour]} if colour in _LETTERS else {}
         style = f"width:{100 * share:.3f}%;background:var(--{colour})"
         drawn.append(
-            element("span", what, **letters, style=style, title=f"{what}: {text}")
+            markup.element(
+                "span", what, **letters, style=style, title=f"{what}: {text}"
+            )
         )
     listed = ", ".join(f"{what} {text}" for what, _, _, text in parts)
     said = f"{name}: {listed}"
-    return element("div", *drawn, class_="stack", role="img", aria_label=said)
+    return markup.element("div", *drawn, class_="stack", role="img", aria_label=said)
 
 
 # Letters that can be read on a colour in both themes, where black ones cannot: white ones, the page's, or its ground's.
@@ -74,38 +66,38 @@ _LETTERS = {
 }
 
 
-def tornado(table: dict[str, Any], most: int = 24) -> Markup:
+def tornado(table: dict[str, Any], most: int = 24) -> markup.Markup:
     """Bars of `prestep.sim.studies.tornado.tornado`: to the left faster, to the right slower."""
-    return for_each_window(lambda wide: _tornado(table, most, _Rows(wide)))
+    return markup.for_each_window(lambda wide: _tornado(table, most, _Rows(wide)))
 
 
-def _tornado(table: dict[str, Any], most: int, place: _Rows) -> Markup:
+def _tornado(table: dict[str, Any], most: int, place: _Rows) -> markup.Markup:
     rows = table["elements"][:most]
     changes = [change for row in rows for change in row["changes"]]
     longest = max((abs(change["difference"]) for change in changes), default=0.0)
     scale = place.longest / (longest or 1.0)
     drawn = [
-        label("faster", place.middle - 12, 12, class_="soft", text_anchor="end"),
-        label("slower", place.middle + 12, 12, class_="soft"),
+        markup.label("faster", place.middle - 12, 12, class_="soft", text_anchor="end"),
+        markup.label("slower", place.middle + 12, 12, class_="soft"),
     ]
     step = 26.0 + place.above
     high = 26.0 + step * len(rows)
-    drawn.append(vertical(place.middle, 16, high, class_="axis"))
+    drawn.append(markup.vertical(place.middle, 16, high, class_="axis"))
     for at, row in enumerate(rows):
         name = row.get("label") or row["element"]
         drawn += _element(name, row["changes"], 22.0 + at * step, scale, place)
-    return drawing(drawn, place.wide, high + 4, "What each element changes")
+    return markup.drawing(drawn, place.wide, high + 4, "What each element changes")
 
 
 def _element(
     name: str, changes: list[dict[str, Any]], top: float, scale: float, place: _Rows
-) -> list[Markup]:
+) -> list[markup.Markup]:
     """The row of an element: what makes the step faster to the left, the others to the right."""
     faster = [change for change in changes if change["difference"] < 0]
     slower = [change for change in changes if not change["difference"] < 0]
     bar = top + place.above
     return [
-        label(name[:40], 0, top + 15, class_="halo"),
+        markup.label(name[:40], 0, top + 15, class_="halo"),
         *_side(name, faster, bar, -scale, place.middle),
         *_side(name, slower, bar, scale, place.middle),
     ]
@@ -113,7 +105,7 @@ def _element(
 
 def _side(
     name: str, changes: list[dict[str, Any]], top: float, scale: float, middle: float
-) -> list[Markup]:
+) -> list[markup.Markup]:
     """Bars of one element to one side of the middle, the longest below, and after them what they are.
 
     `scale` is a second's length in the picture, negative to the left.
@@ -131,17 +123,21 @@ def _side(
     )
     end = middle + scale * abs(visible[0]["difference"])
     anchor, gap = ("end", -6) if scale < 0 else ("start", 6)
-    drawn.append(label(text, end + gap, top + 15, class_="soft", text_anchor=anchor))
+    drawn.append(
+        markup.label(text, end + gap, top + 15, class_="soft", text_anchor=anchor)
+    )
     return drawn
 
 
 def _bar(
     name: str, change: dict[str, Any], top: float, scale: float, middle: float
-) -> Markup:
+) -> markup.Markup:
     wide = abs(scale * change["difference"])
     tooltip = (
         f"{name} at {change['factor']:g}x: {format_difference(change['difference'])}"
     )
     colour = "good" if scale < 0 else "bad"
     left = middle - wide if scale < 0 else middle
-    return box(left, top, wide, 20, tooltip, style=fill(colour), fill_opacity=0.75)
+    return markup.box(
+        left, top, wide, 20, tooltip, style=markup.fill(colour), fill_opacity=0.75
+    )

@@ -6,18 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import log10, sqrt
 
+from prestep.sim import markup
 from prestep.sim.analysis.kernels import KernelUse
 from prestep.sim.costs import Gpu
-from prestep.sim.markup import (
-    Markup,
-    decades,
-    drawing,
-    element,
-    for_each_window,
-    horizontal,
-    label,
-    vertical,
-)
 from prestep.sim.units import format_duration
 
 _LEFT, _MARGIN, _TOP, _LOW = 90.0, 20.0, 14.0, 360.0
@@ -42,7 +33,7 @@ class _Axis:
         )
 
     def ticks(self) -> list[float]:
-        powers = decades(self.low, self.high)
+        powers = markup.decades(self.low, self.high)
         between = (1.0, 2.0, 5.0) if len(powers) <= _FEW else (1.0,)
         return [
             v
@@ -52,9 +43,9 @@ class _Axis:
         ]
 
 
-def roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str) -> Markup:
+def roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str) -> markup.Markup:
     """Kernels that calculate: flop/s over flop per byte, area by time, under the GPU's limits for their formats."""
-    return for_each_window(lambda wide: _roofline(uses, gpu, dtype, wide))
+    return markup.for_each_window(lambda wide: _roofline(uses, gpu, dtype, wide))
 
 
 def _roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str, wide: float) -> str:
@@ -72,10 +63,10 @@ def _roofline(uses: Sequence[KernelUse], gpu: Gpu, dtype: str, wide: float) -> s
     longest = max(use.time for use in shown)
     drawn += [_calculation(use, x, y, longest) for use in shown[:MOST]]
     drawn.append(_caption("flop per byte of memory traffic", wide, _LOW + 38))
-    return drawing(drawn, wide, _LOW + 46, "Roofline of the step's kernels")
+    return markup.drawing(drawn, wide, _LOW + 46, "Roofline of the step's kernels")
 
 
-def _calculation(use: KernelUse, x: _Axis, y: _Axis, longest: float) -> Markup:
+def _calculation(use: KernelUse, x: _Axis, y: _Axis, longest: float) -> markup.Markup:
     """The dot of a kernel in the roofline."""
     intensity = use.flops / use.bytes
     each = format_duration(use.time / use.count)
@@ -86,37 +77,41 @@ def _calculation(use: KernelUse, x: _Axis, y: _Axis, longest: float) -> Markup:
 def _intensity_axis(shown: Sequence[KernelUse], ridge: float, right: float) -> _Axis:
     """Flop per byte: all kernels, and both sides of the ridge where the limits meet."""
     values = [use.flops / use.bytes for use in shown]
-    powers = decades(min([*values, ridge / 2]), max([*values, ridge * 2]))
+    powers = markup.decades(min([*values, ridge / 2]), max([*values, ridge * 2]))
     return _Axis(powers[0], powers[-1], _LEFT, right)
 
 
 def _speed_axis(shown: Sequence[KernelUse], peak: float) -> _Axis:
     """Flop/s up to the peak; what is slower than a ten-millionth of it lies on the axis."""
     slowest = min(use.speed for use in shown)
-    powers = decades(max(slowest, peak * 1e-7), peak)
+    powers = markup.decades(max(slowest, peak * 1e-7), peak)
     return _Axis(powers[0], powers[-1], _LOW, _TOP)
 
 
-def _grid(x: _Axis, y: _Axis) -> list[Markup]:
+def _grid(x: _Axis, y: _Axis) -> list[markup.Markup]:
     drawn = []
     for tick in x.ticks():
         at = x(tick)
-        drawn.append(vertical(at, _TOP, _LOW, class_="grid"))
+        drawn.append(markup.vertical(at, _TOP, _LOW, class_="grid"))
         drawn.append(
-            label(f"{tick:g}", at, _LOW + 18, class_="soft", text_anchor="middle")
+            markup.label(
+                f"{tick:g}", at, _LOW + 18, class_="soft", text_anchor="middle"
+            )
         )
     for tick in y.ticks():
         at = y(tick)
-        drawn.append(horizontal(at, x.begin, x.end, class_="grid"))
+        drawn.append(markup.horizontal(at, x.begin, x.end, class_="grid"))
         drawn.append(
-            label(_flops(tick), _LEFT - 8, at + 4, class_="soft", text_anchor="end")
+            markup.label(
+                _flops(tick), _LEFT - 8, at + 4, class_="soft", text_anchor="end"
+            )
         )
     return drawn
 
 
 def _bound(
     x: _Axis, y: _Axis, name: str, peak: float, bandwidth: float
-) -> list[Markup]:
+) -> list[markup.Markup]:
     """The limit of a format: the memory's bandwidth up to the ridge, then its peak."""
     start = max(x.low, y.low / bandwidth)
     points = (
@@ -125,8 +120,8 @@ def _bound(
     )
     text, high = f"{_flops(peak)} {name}, {bandwidth / 1e12:.3g} TB/s", y(peak)
     place = high - 5 if high > _TOP + 14 else high + 16
-    said = label(text, x.end - 4, place, class_="soft halo", text_anchor="end")
-    return [element("polyline", points=points, class_="bound"), said]
+    said = markup.label(text, x.end - 4, place, class_="soft halo", text_anchor="end")
+    return [markup.element("polyline", points=points, class_="bound"), said]
 
 
 def bandwidths(uses: Sequence[KernelUse], gpu: Gpu) -> str:
@@ -134,10 +129,10 @@ def bandwidths(uses: Sequence[KernelUse], gpu: Gpu) -> str:
     shown = [use for use in uses if _only_moves_memory(use)][:MOST]
     if not shown:
         return ""
-    return for_each_window(lambda wide: _bandwidths(shown, gpu, wide))
+    return markup.for_each_window(lambda wide: _bandwidths(shown, gpu, wide))
 
 
-def _bandwidths(shown: Sequence[KernelUse], gpu: Gpu, wide: float) -> Markup:
+def _bandwidths(shown: Sequence[KernelUse], gpu: Gpu, wide: float) -> markup.Markup:
     drawn = _share_scale(wide)
     longest = max(use.time for use in shown)
     for use in shown:
@@ -148,21 +143,23 @@ def _bandwidths(shown: Sequence[KernelUse], gpu: Gpu, wide: float) -> Markup:
     text = f"of the memory's {gpu.bandwidth / 1e12:.3g} TB/s"
     drawn.append(_caption(text, wide, _LINE_LOW + 26))
     name = "Share of the memory's bandwidth by kernel"
-    return drawing(drawn, wide, _LINE_LOW + 34, name)
+    return markup.drawing(drawn, wide, _LINE_LOW + 34, name)
 
 
 def _only_moves_memory(use: KernelUse) -> bool:
     return not use.flops and use.bytes > 0 and use.count > 0 and use.time > 0
 
 
-def _share_scale(wide: float) -> list[Markup]:
+def _share_scale(wide: float) -> list[markup.Markup]:
     """The line of shares, with a mark at every quarter."""
-    drawn = [horizontal(_MIDDLE, _LEFT, wide - _MARGIN, class_="grid")]
+    drawn = [markup.horizontal(_MIDDLE, _LEFT, wide - _MARGIN, class_="grid")]
     for share in (0.0, 0.25, 0.5, 0.75, 1.0):
         x, kind = _share_place(share, wide), "grid" if share < 1 else "bound"
-        drawn.append(vertical(x, 8, _LINE_LOW - 6, class_=kind))
+        drawn.append(markup.vertical(x, 8, _LINE_LOW - 6, class_=kind))
         text = f"{100 * share:.0f} %"
-        drawn.append(label(text, x, _LINE_LOW + 8, class_="soft", text_anchor="middle"))
+        drawn.append(
+            markup.label(text, x, _LINE_LOW + 8, class_="soft", text_anchor="middle")
+        )
     return drawn
 
 
@@ -170,9 +167,9 @@ def _share_place(share: float, wide: float) -> float:
     return _LEFT + (wide - _MARGIN - _LEFT) * share
 
 
-def _caption(text: str, wide: float, y: float) -> Markup:
+def _caption(text: str, wide: float, y: float) -> markup.Markup:
     """What an axis shows, under its middle."""
-    return label(
+    return markup.label(
         text, (_LEFT + wide - _MARGIN) / 2, y, class_="soft", text_anchor="middle"
     )
 
@@ -183,11 +180,11 @@ def _name(use: KernelUse) -> str:
 
 def _dot(
     use: KernelUse, x: float, y: float, longest: float, tooltip: str, kind: str
-) -> Markup:
+) -> markup.Markup:
     """A kernel whose area grows with its time; `longest` is the time of the largest."""
     radius = 3 + 13 * sqrt(use.time / longest)
-    return element(
-        "circle", element("title", tooltip), cx=x, cy=y, r=radius, class_=kind
+    return markup.element(
+        "circle", markup.element("title", tooltip), cx=x, cy=y, r=radius, class_=kind
     )
 
 

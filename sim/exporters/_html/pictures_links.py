@@ -5,17 +5,8 @@ from __future__ import annotations
 from functools import partial
 from math import sqrt
 
+from prestep.sim import markup
 from prestep.sim.exporters._html.network import Heat
-from prestep.sim.markup import (
-    Markup,
-    box,
-    drawing,
-    element,
-    for_each_window,
-    label,
-    on_phone,
-    time_axis,
-)
 from prestep.sim.units import format_duration, percent
 from prestep.topologies.show import drawing as fabric_drawing
 
@@ -41,18 +32,20 @@ def strength(use: float) -> str:
     return f"{sqrt(min(1.0, max(0.0, use))):.3f}"
 
 
-def scale() -> Markup:
+def scale() -> markup.Markup:
     """The colours of uses, in words."""
-    cells = [element("span", "share of the bandwidth in use:")]
+    cells = [markup.element("span", "share of the bandwidth in use:")]
     for use in _SCALE:
-        square = element("i", style=f"background:var(--heat);opacity:{strength(use)}")
-        cells.append(element("span", square, f"{100 * use:.0f} %"))
-    red = element("i", style="background:var(--bad)")
-    cells.append(element("span", red, "full for a while"))
-    return element("div", *cells, class_="keys")
+        square = markup.element(
+            "i", style=f"background:var(--heat);opacity:{strength(use)}"
+        )
+        cells.append(markup.element("span", square, f"{100 * use:.0f} %"))
+    red = markup.element("i", style="background:var(--bad)")
+    cells.append(markup.element("span", red, "full for a while"))
+    return markup.element("div", *cells, class_="keys")
 
 
-def cluster(heat: Heat, with_host: bool = True, moving: bool = True) -> Markup:
+def cluster(heat: Heat, with_host: bool = True, moving: bool = True) -> markup.Markup:
     """Draws the cluster; the colour of a line shows the use of the busiest link that it stands for, red if full.
 
     ``moving``: the page's slider shows other moments on it.
@@ -74,7 +67,7 @@ def _over_the_step(heat: Heat) -> dict[int, tuple[float, float]]:
 
 def _used(
     heat: Heat, use: dict[int, tuple[float, float]], moving: bool, edge: int, path: str
-) -> list[Markup]:
+) -> list[markup.Markup]:
     """What lies over a cable: its use; the page's script finds it by its edge."""
     if edge not in use:
         return []
@@ -83,9 +76,9 @@ def _used(
     told = f"{kind}: {heat.label(edge)}, busiest link {percent(mean)} used"
     told += f", full for {percent(full)} of the step" if full else ""
     attributes: dict[str, object] = {"data_edge": edge} if moving else {}
-    line = element(
+    line = markup.element(
         "path",
-        element("title", told),
+        markup.element("title", told),
         d=path,
         class_="use full" if full >= LONG else "use",
         stroke_width=3.0,
@@ -95,33 +88,33 @@ def _used(
     return [line]
 
 
-def heat_map(heat: Heat, length: float) -> Markup:
+def heat_map(heat: Heat, length: float) -> markup.Markup:
     """Rows of links by class and direction, time from left to right; `length` in seconds."""
-    return for_each_window(lambda wide: _heat_map(heat, length, wide))
+    return markup.for_each_window(lambda wide: _heat_map(heat, length, wide))
 
 
-def _heat_map(heat: Heat, length: float, wide: float) -> Markup:
+def _heat_map(heat: Heat, length: float, wide: float) -> markup.Markup:
     # On a phone a name stands above its row, and there is no pointer to show more.
-    phone = on_phone(wide)
+    phone = markup.on_phone(wide)
     side, above = (0.0, 18.0) if phone else (230.0, 0.0)
     part = (wide - side) / heat.mean.shape[1]
-    drawn: list[Markup] = []
+    drawn: list[markup.Markup] = []
     for row, name in enumerate(heat.names):
         top = row * (ROW + above)
-        drawn.append(label(name[:36], 0, top + 15))
+        drawn.append(markup.label(name[:36], 0, top + 15))
         top += above
         drawn += _cells(heat, row, "" if phone else name, length, (side, top, part))
         drawn.append(_row_frame(side, top, wide))
     low = len(heat.rows) * (ROW + above)
     ticks = _TICKS[::2] if phone else _TICKS
-    drawn += time_axis(length, side, wide, low + 14, ticks)
+    drawn += markup.time_axis(length, side, wide, low + 14, ticks)
     drawn.append(_cursor(low, side, part))
-    return drawing(drawn, wide, low + 20, "Use of links over the step")
+    return markup.drawing(drawn, wide, low + 20, "Use of links over the step")
 
 
 def _cells(
     heat: Heat, row: int, name: str, length: float, place: tuple[float, float, float]
-) -> list[Markup]:
+) -> list[markup.Markup]:
     """The parts of the step in which the links of a row are used.
 
     `place` is (left, top, width of a part); without a name there is nothing for a pointer.
@@ -140,7 +133,7 @@ def _cells(
         left = side + part * wide
         # A little wider than its part, so that no seam shows between neighbours.
         cells.append(
-            box(
+            markup.box(
                 left,
                 top + 2,
                 wide + 0.3,
@@ -153,14 +146,14 @@ def _cells(
     return cells
 
 
-def _row_frame(side: float, top: float, wide: float) -> Markup:
-    return element(
+def _row_frame(side: float, top: float, wide: float) -> markup.Markup:
+    return markup.element(
         "rect", x=side, y=top + 2, width=wide - side, height=ROW - 4, class_="frame"
     )
 
 
-def _cursor(low: float, side: float, part: float) -> Markup:
+def _cursor(low: float, side: float, part: float) -> markup.Markup:
     """The line at the slider's moment; the page's script moves it by the width of a part."""
     ends: dict[str, object] = {"x1": 0, "x2": 0, "y1": 0, "y2": low}
     place = {"data_left": side, "data_part": part}
-    return element("line", **ends, **place, class_="now", visibility="hidden")
+    return markup.element("line", **ends, **place, class_="now", visibility="hidden")
