@@ -482,8 +482,9 @@ def test_a_model_asks_for_the_operations_of_its_program(
 ) -> None:
     """Operator, types, shapes, strides and order; forward and backward."""
     program, said = SAME[name]
-    if "timm" in program and find_spec("timm") is None:
-        pytest.skip("timm is not installed")
+    for library in ("timm", "transformers"):
+        if f"\nfrom {library}" in program and find_spec(library) is None:
+            pytest.skip(f"{library} is not installed")
     program_of = recorded(program, tmp_path)
     model = written(said, monkeypatch)
     for place, (one, other) in enumerate(zip(model, program_of, strict=False)):
