@@ -6,6 +6,7 @@ import json
 from itertools import permutations
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -25,6 +26,7 @@ from prestep.workloads.lowered import Layout, Place, Site
 from prestep.workloads.megatron.lower import lower
 from prestep.workloads.parallel.folding import Grid
 from prestep.workloads.parallel.groups import Groups
+from prestep.workloads.torch import lower as lowering
 from tests.executed import executed, of_lowered
 
 SMALL = {
@@ -314,3 +316,40 @@ def test_megatron_refuses_an_order_that_would_cut_experts_apart() -> None:
     assert megatron("tp-cp-ep-dp-pp", {"dp": 4, "ep": 2, "pp": 2}, MOE)
     assert megatron("tp-cp-pp-ep-dp", {"dp": 4, "ep": 2, "pp": 2}, MOE)
     assert megatron("dp-ep-tp-pp", {"dp": 2, "ep": 2, "pp": 2}, MOE)
+
+
+@pytest.mark.parametrize("by", ["scattered", "rail"])
+@pytest.mark.parametrize(
+    "parallel",
+    [
+        {"dp": 64, "data_parallel": "fsdp", "fsdp_shards": 16},
+        {"dp": 32, "tp": 2, "data_parallel": "ddp"},
+        {"dp": 16, "pp": 4, "data_parallel": "ddp"},
+    ],
+    ids=str,
+)
+def test_copies_meet_on_a_narrow_fabric_as_if_each_were_simulated(
+    parallel: dict[str, Any], by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Replicas that are simulated once send as much over a spine of 4:1 as all of them, wherever they are placed.
+
+    Copies on unlike links end one after the other, and are taken to end together: a two-thousandth of a step.
+    """
+    microbatches = {"microbatches": 4} if "pp" in parallel else {}
+    job = parse_scenario(
+        {
+            "cluster": {
+                "file": "examples/clusters/hall.toml",
+                "gpus": 64,
+                "host_factor": 0.01,
+            },
+            "placement": {"by": by},
+            "model": SMALL | {"hidden": 4096, "ffn": 16384},
+            "training": {"seq_len": 512, "micro_batch": 1, **microbatches},
+            "parallel": parallel,
+        },
+        "t",
+    )
+    folded = predict(job).step_time
+    monkeypatch.setattr(lowering, "_kinds", lambda *_: ())
+    assert folded == pytest.approx(predict(job).step_time, rel=5e-4)
