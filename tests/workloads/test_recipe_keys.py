@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from prestep.sim.errors import InputError
 from prestep.sim.spec.load import load_scenario
 from prestep.sim.spec.sections import Scenario
+from prestep.workloads.recipes import _rules
 from prestep.workloads.recipes._rules import Rule, decides
 from tests.sample import together
 from tests.workloads.recipe_examples import CLUSTER, EXAMPLES, text_with
@@ -93,6 +95,17 @@ def test_a_pattern_covers_what_it_names(tmp_path: Path) -> None:
     assert not rule.swallows("model.config.revision", "main")
     own = Rule(("*.fp8_amax_*",), ignored="history of scales")
     assert not own.swallows("model.fp8_amax_history", 16)
+
+
+@pytest.mark.parametrize(
+    "file", sorted(_rules.WORDS.parent.glob("*.toml")), ids=lambda file: file.stem
+)
+def test_every_value_that_a_rule_lists_is_read(file: Path) -> None:
+    """A key that has a name of its own in some trainers' files takes that name, whatever its kind is."""
+    entries = tomllib.loads(file.read_text(encoding="utf-8")).get("rule", ())
+    for rule in _rules.rules(file) if entries else ():
+        for value, tables in rule.values.items():
+            assert rule.tables(rule.names[0], value) == tables, rule.names
 
 
 def mlperf(folder: Path, text: str) -> Path:

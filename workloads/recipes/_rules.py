@@ -6,7 +6,7 @@ of a published row all do, and later ones replace keys of earlier ones.
     key       a key of the scenario, by its section, that takes the value; `kind`: truth (default), whole, number, text,
               stages (Megatron's cut of a pipeline: a text, or a list of lists of parts), format (a number format),
               last (of a list of whole numbers)
-    values    tables of a scenario by value
+    values    tables of a scenario by value, before `key`
     harmless  values that change nothing
     lost      what is not simulated of any other value
     nearly    what --lenient takes in its place; without it a key that decides what a step computes is refused
@@ -119,10 +119,11 @@ class Rule:
         InputError
             If the value is none that the key can have.
         """
-        if self.key:
+        text = written(value)
+        if self.key and text not in self.values:
             section, key = self.key.split(".")
             return {section: {key: typed(name, value, self.kind)}}
-        return self.values.get(written(value), {})
+        return self.values.get(text, {})
 
     def unsaid(self, name: str, value: Any) -> str:
         """What the prediction leaves out because of a key; "" for nothing."""
