@@ -68,7 +68,17 @@ def filled_up(gpu: Gpu, kernel: Kernel, seconds: Callable[[Kernel], float]) -> f
             gpu.unfilled[one] = seconds(one)
         return gpu.unfilled[one]
 
-    return least(kernel, remembered, axes(kernel))
+    over = axes(kernel)
+    time = least(kernel, remembered, over)
+    if len(over) != 1:
+        return time
+    # A table may dip between two sizes that the search looks at: no lower than where the smaller one's search ended.
+    (axis,) = over
+    size = kernel.shape[axis]
+    smaller = size_below(size, _steps(kernel))
+    if not 0 < smaller < size:
+        return time
+    return max(time, least(_resized(kernel, axis, smaller), remembered, over))
 
 
 def _own_choice(gpu: Gpu, kernel: Kernel) -> bool:
@@ -112,17 +122,23 @@ def least(
 
 
 def _larger(kernel: Kernel, axis: int) -> Iterator[Kernel]:
-    """The kernel with a size filled up, step by step; what it says of its own work grows in proportion."""
-    size = kernel.shape[axis]
-    if kernel.kind in GROUPS:  # weights do not grow with rows
-        kernel = replace(kernel, bytes=0.0, flops=0.0)
-    steps = PRODUCT_STEPS if gemm.is_tiled(kernel) else OTHER_STEPS
-    for grown in sizes_above(size, steps):
-        shape = (*kernel.shape[:axis], grown, *kernel.shape[axis + 1 :])
-        times = grown / size
-        yield replace(
-            kernel, shape=shape, bytes=kernel.bytes * times, flops=kernel.flops * times
-        )
+    """The kernel with a size filled up, step by step."""
+    for grown in sizes_above(kernel.shape[axis], _steps(kernel)):
+        yield _resized(kernel, axis, grown)
+
+
+def _steps(kernel: Kernel) -> int:
+    return PRODUCT_STEPS if gemm.is_tiled(kernel) else OTHER_STEPS
+
+
+def _resized(kernel: Kernel, axis: int, size: int) -> Kernel:
+    """The kernel with another size; what it says of its own work changes in proportion."""
+    shape = (*kernel.shape[:axis], size, *kernel.shape[axis + 1 :])
+    # Weights do not grow with rows: the kind counts again.
+    times = 0.0 if kernel.kind in GROUPS else size / kernel.shape[axis]
+    return replace(
+        kernel, shape=shape, bytes=kernel.bytes * times, flops=kernel.flops * times
+    )
 
 
 def sizes_above(size: float, steps: int) -> Iterator[int]:
@@ -136,6 +152,22 @@ def sizes_above(size: float, steps: int) -> Iterator[int]:
     """
     whole = int(size)  # some shapes have a part of a sequence
     while whole < LARGEST:
-        step = max(1, (1 << max(0, whole.bit_length() - 1)) // steps)
-        whole = (whole // step + 1) * step
+        whole = size_below(whole, steps) + _step(whole, steps)
         yield whole
+
+
+def size_below(size: float, steps: int) -> int:
+    """The largest size that is no larger, of so many in every octave; 0 below the first.
+
+    Examples
+    --------
+    >>> size_below(2561, 4)
+    2560
+    """
+    step = _step(int(size), steps)
+    return int(size) // step * step
+
+
+def _step(whole: int, steps: int) -> int:
+    """Distance of two sizes that the search looks at, around a size."""
+    return max(1, (1 << max(0, whole.bit_length() - 1)) // steps)
