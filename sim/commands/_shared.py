@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import functools
-import json
 import logging
 import os
 import shutil
@@ -25,7 +24,7 @@ from prestep.sim.tools import crash, process
 from prestep.topologies.files.bundled import place_of
 
 with lazily():
-    from prestep.sim.analysis import cost
+    from prestep.sim.analysis import cost, json_text
 
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 POSITIVE = click.FloatRange(0, 1e9, min_open=True)
@@ -227,7 +226,7 @@ def coloured() -> bool:
 
 
 def echo_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=2))
+    click.echo(json_text.text_of(value))
 
 
 def talk(text: str) -> None:

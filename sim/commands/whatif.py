@@ -15,7 +15,7 @@ from prestep.sim.extras import lazily
 
 with lazily():
     from prestep.sim import sheets
-    from prestep.sim.analysis import cost, json_text
+    from prestep.sim.analysis import cost
     from prestep.sim.exporters import _run_files as _report
     from prestep.sim.spec import load, openers, sections
     from prestep.sim.studies import elements, tornado, whatif, whatif_page
@@ -121,7 +121,7 @@ def _variants(
     table = [one.to_dict() for one in found]
     shared.show_result(
         json_,
-        lambda: json_text.finite({"base": table[0], "variants": table[1:]}),
+        lambda: {"base": table[0], "variants": table[1:]},
         lambda: whatif_page.variants_page(found),
     )
 

@@ -10,7 +10,6 @@ from prestep.sim.commands import _shared as shared
 from prestep.sim.extras import lazily
 
 with lazily():
-    from prestep.sim.analysis import json_text
     from prestep.sim.reliability import degraded, goodput
     from prestep.sim.reliability import scenario as scenarios
     from prestep.sim.spec import openers
@@ -155,9 +154,7 @@ def command(
         # every interval is simulated, each in fewer replicas
         few = max(2, replicas // 5)
         table |= goodput.optimal(job, gpus, few, seed).to_json()
-    shared.show_result(
-        json_, lambda: json_text.finite(table), lambda: goodput.render(table)
-    )
+    shared.show_result(json_, lambda: table, lambda: goodput.render(table))
 
 
 def _is_given(value: object) -> bool:
