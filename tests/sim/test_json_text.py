@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -40,10 +41,8 @@ def _lines(text: str) -> list[tuple[int, str]]:
     lines = []
     for line in text.splitlines():
         key, mark, value = line.strip().rstrip(",").rpartition(": ")
-        try:
+        with suppress(ValueError):
             value = repr(json.loads(value))
-        except ValueError:
-            pass
         lines.append((len(line) - len(line.lstrip()), key + mark + value))
     return lines
 

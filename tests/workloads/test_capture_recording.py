@@ -112,7 +112,10 @@ def test_the_same_tables_make_the_same_bytes(tmp_path: Path) -> None:
         (None, "no such file"),
         ({"format": "something else"}, "format"),
         ({"version": 99}, "capture the program again"),
-        ({"ranks": [{"rank": 0}]}, "ranks[0].represents: found None"),
+        (
+            {"ranks": [{"rank": 0}]},
+            "ranks[0]: found Object missing required field `represents`",
+        ),
         (
             {
                 "ranks": [

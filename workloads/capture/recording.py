@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
 from prestep.workloads.capture.groups import axis_of
-from prestep.workloads.capture.schema import wrong_in
+from prestep.workloads.capture.schema import EVENTS, wrong_in
 from prestep.workloads.memory.allocator import Segment
-from prestep.workloads.operation import Argument, Operand, Operation, words
+from prestep.workloads.operation import Argument, Operand, Operation
 
 FORMAT, VERSION = "prestep capture", 2
 EXPECTED = "a file that `prestep capture` wrote"
@@ -29,36 +29,6 @@ SPOILT = "the recording was changed: capture the program again"
 MOST_TOLD = 10  # mistakes
 #: Bytes of a recording, unpacked: 512 ranks that differ in every operation have 600 MB.
 LARGEST = 2**30
-
-#: Kinds of events and their values; each ends with the number of Python calls since the event before.
-#: "backward" is 0 forward, 1 backward, 2 forward again within backward.
-EVENTS = {
-    "operate": ("stream", "operation", "backward"),
-    "operate_compiled": ("stream", "operation", "backward", "reads", "writes"),
-    "region": ("number", "backward"),
-    "region_end": ("number", "results"),
-    "in_place": ("number",),  # of the communication that follows: inputs lie in outputs
-    "communicate": words("stream number kind group bytes dtype peer tag"),
-    "wait_collective": ("stream", "number"),
-    "record": ("stream", "event"),
-    "wait": ("stream", "event"),
-    "host_waits_event": ("event",),
-    "host_waits_stream": ("stream",),
-    "host_waits_all": (),
-    "read": ("stream", "operation"),
-    "waits_for_copy": ("stream", "operation"),
-    "host_computes": ("operation", "bytes"),
-    "checkpoint": ("number", "backward"),
-    "saved": ("number", "backward"),
-    "ddp": ("number", "backward"),
-    "barrier": (),
-    "replay": (),
-    "replay_end": (),
-    "batch": (),
-    "batch_end": (),
-    "allocate": ("storage", "bytes", "stream"),
-    "free": ("storage",),
-}
 
 
 class Event(NamedTuple):
@@ -212,7 +182,7 @@ def _read(path: Path, _modified: int, _size: int) -> Recording:
         raise InputError.of(
             str(path), "version", str(table.get("version")), str(VERSION), hint
         )
-    wrong = list(islice(wrong_in(table, EVENTS), MOST_TOLD))
+    wrong = list(islice(wrong_in(table), MOST_TOLD))
     if wrong:
         raise InputError(Mistake(str(path), *each, SPOILT) for each in wrong)
     return _recording(table)
