@@ -18,6 +18,8 @@ from prestep.sim.costs.kinds import DTYPE_BYTES
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel, plain_product
 from prestep.sim.predict import plan
+from prestep.workloads.operation import Operand, Operation
+from prestep.workloads.operators.rules import kernels_of
 
 
 def asked(*arguments: str) -> Any:
@@ -99,6 +101,19 @@ def test_a_product_takes_the_same_by_every_name(gpu: str) -> None:
                 for name in ("gemm", "_scaled_mm", "aten._scaled_mm.default")
             ]
             assert narrow[1:] == narrow[:-1]
+
+
+def test_an_operation_takes_what_a_capture_says() -> None:
+    """Operations whose bytes captures count from their tensors have the captured time; nobody's operation is refused."""
+    logits = Operand("fp32", (512, 50304))
+    chosen = Operand("fp32", (512, 40)), Operand("int64", (512, 40))
+    (kernel,) = kernels_of(Operation("aten.topk.default", (logits, 40), (), chosen))
+    words = ("512,50304", "--dtype", kernel.dtype, "--bytes", str(kernel.bytes))
+    for name in ("topk", "aten.topk", "aten.topk.default"):
+        assert asked(name, *words)["time"] == load_gpu("h200").in_step(kernel)
+    assert asked("sort", "64,1024", "--dtype", "fp32")["bytes"] == 2 * 4 * 64 * 1024
+    wrong = CliRunner().invoke(main, ["kernel", "aten.topq", "64,1024"])
+    assert wrong.exit_code == 2 and 'did you mean "topk"?' in wrong.output
 
 
 @pytest.mark.parametrize(

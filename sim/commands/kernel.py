@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import click
 
 from prestep.sim.commands._shared import as_json, echo_json, explained
-from prestep.sim.errors import InputError
+from prestep.sim.errors import InputError, did_you_mean
 from prestep.sim.extras import lazily
 from prestep.sim.units import count, format_bandwidth, format_duration
 
@@ -17,8 +18,10 @@ with lazily():
     from prestep.sim import costs
     from prestep.sim.costs import kinds
     from prestep.sim.graph import kernel as kernels
+    from prestep.workloads.operators import rules
 
 GROUP = "Predict"
+EXPECTED = "an operation of PyTorch, or --bytes"
 
 
 @click.command(
@@ -27,7 +30,8 @@ GROUP = "Predict"
     "Examples:\n"
     "  prestep kernel gemm 16384,8192,1280 --gpu h100 --dtype fp64\n"
     "  prestep kernel copy 33554432 --gpu h100 --explain\n"
-    "  prestep kernel aten.mm.default 8192,4096,4096\n",
+    "  prestep kernel aten.mm.default 8192,4096,4096\n"
+    "  prestep kernel aten.topk 4096,32768 --bytes 270532608\n",
 )
 @click.argument("kind")
 @click.argument("shape")
@@ -39,6 +43,13 @@ GROUP = "Predict"
     help="Of a product: nn, nt (a linear layer; the default), tn.",
 )
 @click.option(
+    "--bytes",
+    "moved",
+    type=click.FloatRange(min=0),
+    default=0.0,
+    help="Bytes read and written; by default its kind's, or those of SHAPE, read and written once.",
+)
+@click.option(
     "--explain",
     is_flag=True,
     help="Say which estimators were asked, and which one answered.",
@@ -46,9 +57,16 @@ GROUP = "Predict"
 @as_json
 @explained
 def command(
-    kind: str, shape: str, gpu: str, dtype: str, layout: str, explain: bool, json_: bool
+    kind: str,
+    shape: str,
+    gpu: str,
+    dtype: str,
+    layout: str,
+    moved: float,
+    explain: bool,
+    json_: bool,
 ) -> None:
-    asked = _asked(kind, _sizes(shape), dtype, layout)
+    asked = _asked(kind, _sizes(shape), dtype, layout, moved)
     model = costs.load_gpu(gpu)
     table = {"gpu": gpu, **_times(model, asked)}
     if json_:
@@ -60,17 +78,39 @@ def command(
 
 
 def _asked(
-    kind: str, shape: tuple[int, ...], dtype: str, layout: str
+    kind: str, shape: tuple[int, ...], dtype: str, layout: str, moved: float
 ) -> kernels.Kernel:
     """The kernel, also by the name that results have ("aten.mm.default"); a product as programs ask for it."""
-    own = kind in kinds.KINDS or kernels.PREFIX + kind not in kinds.KINDS
-    name = kind if own else kernels.PREFIX + kind
-    if kind.startswith("aten."):
-        name = kernels.PREFIX + kind.split(".")[1]
+    is_operation, operation = kind.startswith("aten."), kind.removeprefix("aten.")
+    operation = operation.split(".")[0]
+    name = kernels.PREFIX + operation
+    if kind in kinds.KINDS:
+        name = kind
+    elif name not in kinds.KINDS and operation in rules.RULES:
+        moved = moved or _moved_once(shape, dtype)
+    elif name not in kinds.KINDS and not moved and is_operation:
+        hint = did_you_mean(operation, rules.RULES)
+        raise InputError.of("command line", "KIND", f'"{kind}"', EXPECTED, hint)
+    elif name not in kinds.KINDS:
+        name = name if is_operation else kind
     if name in (kernels.GEMM, "aten mm"):
         return kernels.product(shape, dtype, layout or "nt")
-    asked = kernels.Kernel(name, shape, dtype, layout)
+    asked = kernels.Kernel(name, shape, dtype, layout, moved)
     return replace(asked, layout=layout or "nt") if asked.is_product else asked
+
+
+def _moved_once(shape: tuple[int, ...], dtype: str) -> float:
+    """Bytes of an operation that captures count from its tensors: of one as large as SHAPE, read and written.
+
+    Raises
+    ------
+    InputError
+        If nobody knows how large an element is.
+    """
+    if dtype in kinds.DTYPE_BYTES:
+        return 2 * kinds.DTYPE_BYTES[dtype] * math.prod(shape)
+    expected = f"one of {', '.join(kinds.DTYPE_BYTES)}, or --bytes"
+    raise InputError.of("command line", "--dtype", f'"{dtype}"', expected)
 
 
 def _chain(gpu: costs.Gpu, asked: kernels.Kernel) -> Iterator[str]:
