@@ -239,7 +239,8 @@ def _layers(spans: Timeline) -> dict[str, Intervals]:
         "straggler": _at(start, spans["ready"], moves & ~across),
         "io": _at(start, end, io),
         "host": _both(
-            _at(start, end, on_host & ~io), _host_gaps(spans.select(~on_host))
+            _at(start, end, on_host & ~io),
+            host_gaps(start[~on_host], end[~on_host], spans["launch"][~on_host]),
         ),
     }
 
@@ -287,15 +288,18 @@ def _axes(spans: Timeline) -> list[str]:
     return [axis for axis in AXES if axis in found] + sorted(found - set(AXES))
 
 
-def _host_gaps(gpu: Timeline) -> Intervals:
-    """Gaps in a rank's GPU work after which something runs that was not yet launched when the gap began."""
-    order = np.lexsort((gpu["launch"], gpu["start"]))
-    start, launch = gpu["start"][order], gpu["launch"][order]
+def host_gaps(
+    start: np.ndarray, end: np.ndarray, launch: np.ndarray, least: float = 0.0
+) -> Intervals:
+    """Gaps in a rank's GPU work after which something runs that was not yet launched when the gap began.
+
+    ``least``: those of at most so many seconds are the GPU's own.
+    """
+    order = np.lexsort((launch, start))
+    start, launch = start[order], launch[order]
     if len(order) == 0:
         return np.empty(0), np.empty(0)
-    busy_until = np.concatenate(
-        [[-np.inf], np.maximum.accumulate(gpu["end"][order])[:-1]]
-    )
+    busy_until = np.concatenate([[-np.inf], np.maximum.accumulate(end[order])[:-1]])
     with np.errstate(invalid="ignore"):
-        late = (start > busy_until) & (launch > busy_until)
+        late = (start - busy_until > least) & (launch > busy_until)
     return busy_until[late], start[late]

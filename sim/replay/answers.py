@@ -1,15 +1,23 @@
-"""Answers of a replay beside its steps: its critical path, and overlap by axis."""
+"""Answers of a replay beside its steps: its critical path, what its GPUs did, and overlap by axis."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import mean
 from typing import NamedTuple
 
+import numpy as np
+
+from prestep.sim.analysis import metrics
 from prestep.sim.analysis.critical_path import CriticalPath
 from prestep.sim.analysis.path_walk import critical_path
 from prestep.sim.replay.outcome import Outcome, last_step
+from prestep.workloads.traces.draft import Node
 from prestep.workloads.traces.work import COMMUNICATION, GPU, MARK, Op
+
+SHARES = ("compute", "exposed communication", "host", "idle")
+# Pauses of a GPU that are shorter than this are its own, not the host's, s.
+PAUSE = 10e-6
 
 
 def path(outcome: Outcome) -> CriticalPath:
@@ -53,61 +61,90 @@ def _gpu_window(outcome: Outcome) -> tuple[float, float]:
     return begin, max(within)
 
 
-def recorded_ops(outcome: Outcome, rank: int) -> list[Op]:
-    """What a rank recorded on its GPU in the last step that is reported; nothing of a rank without times."""
-    name = outcome.steps[-1].step
-    for work in outcome.replay.job.works:
-        if work.rank == rank and work.timed:
-            last = [step for step, _, _ in work.steps].index(name)
-            return [op for op in work.ops if op.kind == GPU and op.step == last]
-    return []
+# -- what GPUs did in the last step -------------------------------------------------------------------
+class GpuWork(NamedTuple):
+    """Operations of one GPU: start, end and launch in seconds, and the axis of communication ("" of a kernel)."""
+
+    start: np.ndarray
+    end: np.ndarray
+    launch: np.ndarray
+    axis: np.ndarray
+
+    @classmethod
+    def of(
+        cls, spans: Iterable[tuple[float, float, float]], axes: list[str]
+    ) -> GpuWork:
+        """Work from (start, end, launch) and the axis of each operation."""
+        start, end, launch = np.array([*spans]).reshape(-1, 3).T
+        return cls(start, end, launch, np.array(axes, dtype=object))
+
+    def seconds(self, *layers: metrics.Intervals) -> list[float]:
+        """Of the time from the first start to the last end: what each layer covers and none before it, and the rest."""
+        return metrics.sweep(layers, self.start.min(), self.end.max()).tolist()  # type: ignore[no-any-return]
+
+    def where(self, rows: np.ndarray) -> metrics.Intervals:
+        return self.start[rows], self.end[rows]
+
+    @property
+    def kernels(self) -> metrics.Intervals:
+        return self.where(self.axis == "")
+
+    def shares(self) -> dict[str, float]:
+        """Seconds by share: compute hides communication; pauses before what had not been launched are the host's."""
+        gaps = metrics.host_gaps(self.start, self.end, self.launch, PAUSE)
+        seconds = self.seconds(self.kernels, self.where(self.axis != ""), gaps)
+        return dict(zip(SHARES, seconds, strict=True))
+
+    def overlap(self, axis: str) -> dict[str, float]:
+        """Seconds of communication along an axis: in all, beside kernels, and by itself."""
+        moves = self.where(self.axis == axis)
+        total, (_, exposed, _) = (
+            self.seconds(moves)[0],
+            self.seconds(self.kernels, moves),
+        )
+        return {"total": total, "hidden": total - exposed, "exposed": exposed}
 
 
-def overlap(outcome: Outcome) -> dict[str, dict[str, dict[str, float]]]:
-    """Seconds of communication of the last step by axis: in all, hidden by kernels and exposed; mean over ranks.
-
-    Measured and simulated. Where two axes are exposed at the same moment, both count it.
-    """
-    programs = outcome.replay.graph.programs
-    measured = [_recorded_spans(outcome, program.rank) for program in programs]
-    simulated = [_simulated_spans(outcome, index) for index in range(len(programs))]
-    return {"measured": _by_axis(measured), "simulated": _by_axis(simulated)}
-
-
-Spans = list[tuple[float, float]]
-
-
-def _simulated_spans(outcome: Outcome, index: int) -> dict[str, Spans]:
-    """When a rank's GPU was at work in the last step: kernels (""), and communication by axis."""
-    nodes, run = outcome.replay.programs[index], outcome.run
-    start, end = run.start[index][0], run.end[index][0]
+def _last_nodes(outcome: Outcome, nodes: Sequence[Node]) -> dict[int, Node]:
+    """A rank's GPU work of the last step that is reported, by its index."""
     last = last_step(outcome, nodes)
-    spans: dict[str, Spans] = {}
-    for i, node in enumerate(nodes):
-        if node.kind == GPU and node.op.step == last:
-            axes = [meeting.axis for meeting in node.comms]
-            spans.setdefault(_axis(node.op, axes), []).append(
-                (float(start[i]), float(end[i]))
+    return {
+        i: node
+        for i, node in enumerate(nodes)
+        if node.kind == GPU and node.op.step == last
+    }
+
+
+def _simulated(outcome: Outcome) -> list[GpuWork]:
+    """What every GPU that has any work did, as it was played."""
+    run, works = outcome.run, []
+    for index, program in enumerate(outcome.replay.programs):
+        nodes = _last_nodes(outcome, program)
+        columns = run.start[index][0], run.end[index][0], run.launch[index][0]
+        spans = zip(*(column[list(nodes)] for column in columns), strict=True)
+        axes = [_axis(n.op, [m.axis for m in n.comms]) for n in nodes.values()]
+        if axes:
+            works.append(GpuWork.of(spans, axes))
+    return works
+
+
+def _recorded(outcome: Outcome) -> list[GpuWork]:
+    """The same as it was recorded; nothing of ranks without times."""
+    job, name, works = outcome.replay.job, outcome.steps[-1].step, []
+    played = {program.rank for program in outcome.replay.graph.programs}
+    for work in job.works:
+        if work.rank not in played or not work.timed:
+            continue
+        last = [step for step, _, _ in work.steps].index(name)
+        ops = [op for op in work.ops if op.kind == GPU and op.step == last]
+        axes = [
+            _axis(op, [job.meetings[index].axis for index in op.comms]) for op in ops
+        ]
+        if ops:
+            works.append(
+                GpuWork.of(((op.start, op.finish, op.issue) for op in ops), axes)
             )
-    return spans
-
-
-def _recorded_spans(outcome: Outcome, rank: int) -> dict[str, Spans]:
-    """The same as it was recorded; nothing of a rank that was not."""
-    meetings = outcome.replay.job.meetings
-    spans: dict[str, Spans] = {}
-    for op in recorded_ops(outcome, rank):
-        axes = [meetings[index].axis for index in op.comms]
-        spans.setdefault(_axis(op, axes), []).append((op.start, op.finish))
-    return spans
-
-
-class _Hiding(NamedTuple):
-    """Seconds of communication: in all, beside kernels, and by itself."""
-
-    total: float
-    hidden: float
-    exposed: float
+    return works
 
 
 def _axis(op: Op, axes: Sequence[str]) -> str:
@@ -117,44 +154,49 @@ def _axis(op: Op, axes: Sequence[str]) -> str:
     return "all" if op.family == COMMUNICATION else ""
 
 
-def _by_axis(ranks: Sequence[Mapping[str, Spans]]) -> dict[str, dict[str, float]]:
+def breakdown(outcome: Outcome) -> tuple[dict[str, float], dict[str, float]]:
+    """Seconds of the last step by what the GPU did, mean over ranks: (measured, simulated).
+
+    Nothing is measured of traces without times.
+    """
+    measured, simulated = (
+        _mean([work.shares() for work in works])
+        for works in (_recorded(outcome), _simulated(outcome))
+    )
+    return measured, simulated
+
+
+def overlap(outcome: Outcome) -> dict[str, dict[str, dict[str, float]]]:
+    """Seconds of communication of the last step by axis: in all, hidden by kernels and exposed; mean over ranks.
+
+    Measured and simulated. Where two axes are exposed at the same moment, both count it.
+    """
+    sides = {"measured": _recorded(outcome), "simulated": _simulated(outcome)}
+    return {side: _by_axis(works) for side, works in sides.items()}
+
+
+def _by_axis(works: Sequence[GpuWork]) -> dict[str, dict[str, float]]:
     """Seconds of communication by axis, mean over the ranks that have any of it."""
-    rows: dict[str, list[_Hiding]] = {}
-    for spans in ranks:
-        kernels = _merged(spans.get("", []))
-        for axis in sorted(set(spans) - {""}):
-            rows.setdefault(axis, []).append(_hiding(_merged(spans[axis]), kernels))
-    return {axis: _mean(listed) for axis, listed in rows.items()}
+    axes = dict.fromkeys(axis for work in works for axis in sorted({*work.axis} - {""}))
+    return {
+        axis: _mean([work.overlap(axis) for work in works if axis in work.axis])
+        for axis in axes
+    }
 
 
-def _mean(rows: Sequence[_Hiding]) -> dict[str, float]:
-    return {name: mean(getattr(row, name) for row in rows) for name in _Hiding._fields}
+def _mean(rows: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Means of rows with the same names; nothing of none."""
+    return {name: mean(row[name] for row in rows) for name in (rows[0] if rows else ())}
 
 
-def _hiding(communication: Spans, kernels: Spans) -> _Hiding:
-    total = sum(end - start for start, end in communication)
-    hidden = _shared(communication, kernels)
-    return _Hiding(total, hidden, total - hidden)
-
-
-def _merged(spans: Spans) -> Spans:
-    """The same moments as disjoint spans in order."""
-    merged: Spans = []
-    for start, end in sorted(spans):
-        if merged and start <= merged[-1][1]:
-            merged[-1] = merged[-1][0], max(merged[-1][1], end)
-        else:
-            merged.append((start, end))
-    return merged
-
-
-def _shared(one: Spans, other: Spans) -> float:
-    """Seconds in both of two lists of disjoint spans in order."""
-    total, i, j = 0.0, 0, 0
-    while i < len(one) and j < len(other):
-        total += max(0.0, min(one[i][1], other[j][1]) - max(one[i][0], other[j][0]))
-        if one[i][1] < other[j][1]:
-            i += 1
-        else:
-            j += 1
-    return total
+def families(outcome: Outcome) -> dict[str, float]:
+    """Seconds of GPU work by kernel family in the last step, mean over ranks."""
+    total: dict[str, float] = {}
+    programs = outcome.replay.programs
+    for index, nodes in enumerate(programs):
+        start, end = outcome.run.start[index][0], outcome.run.end[index][0]
+        for i, node in _last_nodes(outcome, nodes).items():
+            seconds = float(end[i] - start[i])
+            total[node.family] = total.get(node.family, 0.0) + seconds
+    ordered = sorted(total.items(), key=lambda item: -item[1])
+    return {family: seconds / len(programs) for family, seconds in ordered}

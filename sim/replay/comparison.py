@@ -12,9 +12,9 @@ from prestep.sim.analysis.critical_path import family_of
 from prestep.sim.analysis.step_times import median
 from prestep.sim.extras import lazily
 from prestep.sim.outputs import words
+from prestep.sim.replay.answers import SHARES, breakdown, families
 from prestep.sim.replay.machine import recorded_gpu
 from prestep.sim.replay.outcome import Outcome
-from prestep.sim.replay.shares import SHARES, breakdown, families
 from prestep.sim.spec.overrides import GPU, placing
 from prestep.sim.units import format_duration, percent
 from prestep.workloads.models.model import is_program

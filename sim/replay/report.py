@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import cache
 from math import isnan
 from statistics import mean
 from typing import Any
@@ -11,9 +12,8 @@ from prestep.sim.analysis.critical_path import HOST, path_part
 from prestep.sim.extras import lazily
 from prestep.sim.outputs import words
 from prestep.sim.replay import comparison, stragglers
-from prestep.sim.replay.answers import overlap, path
+from prestep.sim.replay.answers import SHARES, breakdown, families, overlap, path
 from prestep.sim.replay.outcome import Outcome, StepTime
-from prestep.sim.replay.shares import SHARES, breakdown, families
 from prestep.sim.sheets import Sheet
 from prestep.sim.units import format_duration, percent
 
@@ -28,57 +28,69 @@ CLOCKS = {
 TIMES = ("measured", "simulated")
 
 _TIMES = words.named(stragglers.BY_STEP, "rank -> step -> s")
+_BOTH = words.table("", measured=_TIMES, simulated=_TIMES)
+_SHARES = words.table("", **words.each(comparison.TIME_BY_SHARE, *TIMES))
+
+
+def _of(schema: words.Schema, source: words.Source) -> words.Schema:
+    """The same with the place that its value comes from."""
+    return words.Schema(schema, schema.json, source)
+
+
+@cache
+def _replayed() -> words.Schema:
+    """What a replay prints: seconds by rank and step, and what they rest on."""
+    name = words.text()
+    error = words.number("share; null: something was changed", _mean)
+    worst = words.number("share", lambda o: None if _mean(o) is None else o.worst)
+    saved = words.table(
+        "", free=name, **words.each(words.SECONDS, "step_time", "saved")
+    )
+    dropped = words.table(
+        "", rank=words.whole(), **words.each(name, "what", "why"), count=words.whole()
+    )
+    return words.table(
+        "as it was, or with changes",
+        measured_step_time=_of(_TIMES, lambda o: _on_clock(o, o.clock)["measured"]),
+        simulated_step_time=_of(_TIMES, lambda o: _on_clock(o, o.clock)["simulated"]),
+        step_time=words.or_null(words.SECONDS),
+        mean_error=words.or_null(error),
+        worst_error=words.or_null(worst),
+        clock=words.text("what counts the steps: host or gpu"),
+        clocks=words.named(
+            _BOTH,
+            of=lambda o: {clock: _on_clock(o, clock) for clock in ("host", "gpu")},
+        ),
+        comm=words.text("recorded or simulated", "mode"),
+        cluster=words.or_null(words.text(of=lambda o: o.cluster or None)),
+        changes=words.items(name, "in words"),
+        breakdown=_of(_SHARES, lambda o: dict(zip(TIMES, breakdown(o), strict=True))),
+        families=words.named(words.SECONDS, "kernel family -> s", families),
+        overlap=_of(_SHARES, overlap),
+        residual=words.named(
+            words.SECONDS,
+            "what the simulated step has more than the measured",
+            residual,
+        ),
+        critical_path=_of(run.CRITICAL_PATH, lambda o: path(o).to_dict()),
+        free=words.items(saved, "the step if that took no time (--free)"),
+        reports=words.named(
+            words.whole(),
+            "what the reader noticed -> how often",
+            lambda o: dict(sorted(o.notes.items())),
+        ),
+        dropped=words.items(dropped, "what the reader left out"),
+        operations=words.whole(of="replay.graph.operations"),
+    )
 
 
 def schema() -> dict[str, Any]:
     """The JSON Schema of `prestep replay --json`."""
-    replayed = words.table(
-        "as it was, or with changes",
-        measured_step_time=_TIMES,
-        simulated_step_time=_TIMES,
-        step_time=words.or_null(words.SECONDS),
-        mean_error=words.or_null(words.number("share; null: something was changed")),
-        worst_error=words.or_null(words.number("share")),
-        clock=words.text("what counts the steps: host or gpu"),
-        clocks=words.named(words.table("", measured=_TIMES, simulated=_TIMES)),
-        comm=words.text("recorded or simulated"),
-        cluster=words.or_null(words.text()),
-        changes=words.items(words.text(), "in words"),
-        breakdown=words.table(
-            "", measured=comparison.TIME_BY_SHARE, simulated=comparison.TIME_BY_SHARE
-        ),
-        families=words.named(words.SECONDS, "kernel family -> s"),
-        overlap=words.table(
-            "", measured=comparison.TIME_BY_SHARE, simulated=comparison.TIME_BY_SHARE
-        ),
-        residual=words.named(
-            words.SECONDS, "what the simulated step has more than the measured"
-        ),
-        critical_path=run.CRITICAL_PATH,
-        free=words.items(
-            words.table(
-                "", free=words.text(), step_time=words.SECONDS, saved=words.SECONDS
-            ),
-            "the step if that took no time (--free)",
-        ),
-        reports=words.named(words.whole(), "what the reader noticed -> how often"),
-        dropped=words.items(
-            words.table(
-                "",
-                rank=words.whole(),
-                what=words.text(),
-                why=words.text(),
-                count=words.whole(),
-            ),
-            "what the reader left out",
-        ),
-        operations=words.whole(),
-    )
     return words.titled(
         "A recorded run, replayed: `prestep replay --json`.",
         words.either(
             "a replay, a comparison, or the stragglers of a job",
-            replayed,
+            _replayed(),
             comparison.SCHEMA,
             stragglers.SCHEMA,
         ),
@@ -86,47 +98,20 @@ def schema() -> dict[str, Any]:
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
-    """Seconds by rank and step, and what they rest on."""
-    measured, simulated = breakdown(outcome)
-    return {
-        "measured_step_time": _measured(outcome, outcome.clock),
-        "simulated_step_time": _simulated(outcome, outcome.clock),
-        "step_time": outcome.step_time,
-        "mean_error": _mean(outcome),
-        "worst_error": None if _mean(outcome) is None else outcome.worst,
-        "clock": outcome.clock,
-        "clocks": {clock: _on_clock(outcome, clock) for clock in ("host", "gpu")},
-        "comm": outcome.mode,
-        "cluster": outcome.cluster or None,
-        "changes": list(outcome.changes),
-        "breakdown": {"measured": measured, "simulated": simulated},
-        "families": families(outcome),
-        "overlap": overlap(outcome),
-        "residual": residual(outcome),
-        "critical_path": path(outcome).to_dict(),
-        "free": list(outcome.free),
-        "reports": dict(sorted(outcome.notes.items())),
-        "dropped": list(outcome.dropped),
-        "operations": outcome.replay.graph.operations,
-    }
+    """The JSON of a replay."""
+    return _replayed().row(outcome)
 
 
 Times = dict[str, dict[str, float | None]]  # seconds by rank and step
 
 
 def _on_clock(outcome: Outcome, clock: str) -> dict[str, Times]:
-    return {
-        "measured": _measured(outcome, clock),
-        "simulated": _simulated(outcome, clock),
-    }
-
-
-def _measured(outcome: Outcome, clock: str) -> Times:
-    return _by_rank((step, step.on(clock)[0]) for step in outcome.steps)
-
-
-def _simulated(outcome: Outcome, clock: str) -> Times:
-    return _by_rank((step, step.on(clock)[1]) for step in outcome.steps)
+    """Measured and simulated times of all steps."""
+    measured, simulated = (
+        _by_rank((step, step.on(clock)[side]) for step in outcome.steps)
+        for side in (0, 1)
+    )
+    return {"measured": measured, "simulated": simulated}
 
 
 def _by_rank(times: Iterable[tuple[StepTime, float]]) -> Times:

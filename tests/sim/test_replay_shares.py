@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-from typing import Any
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from prestep.sim.replay.shares import shares_of
-from prestep.workloads.traces.work import COMMUNICATION
+from prestep.sim.replay.answers import GpuWork
 
 TIMES = st.floats(0.0, 10.0, allow_subnormal=False)
 
@@ -25,11 +21,10 @@ def test_shares_are_parts_of_the_whole(
 ) -> None:
     """Compute, exposed communication and pauses fill the time from the first start to the last end."""
     spans = [(start, start + length, launch) for start, length, launch, _ in rows]
-    ops: list[Any] = [
-        SimpleNamespace(family=COMMUNICATION if communicates else "gemm")
-        for *_, communicates in rows
-    ]
-    shares = shares_of(spans, ops)
+    axes = ["dp" if communicates else "" for *_, communicates in rows]
+    work = GpuWork.of(spans, axes)
+    shares, overlap = work.shares(), work.overlap("dp")
+    assert overlap["exposed"] == pytest.approx(shares["exposed communication"])
     whole = max(end for _, end, _ in spans) - min(start for start, _, _ in spans)
     assert min(shares.values()) >= 0
     assert sum(shares.values()) == pytest.approx(whole, abs=1e-12)

@@ -31,9 +31,8 @@ NAMES = {
 
 def write(recording: Recording, path: Path) -> None:
     """Writes a recording, compressed if the path ends with .gz."""
-    events = [
-        _event(row) for row in recording.spans.to_pylist() if row["kind"] != "data"
-    ]
+    rows = recording.spans.to_pylist()
+    events = [_event_of(row) for row in rows if row["kind"] != "data"]
     root = {
         "schemaVersion": 1,
         "deviceProperties": [{"id": 0, "name": recording.device}],
@@ -42,6 +41,11 @@ def write(recording: Recording, path: Path) -> None:
         "baseTimeNanoseconds": recording.origin,
         "traceEvents": events,
     }
+    save(root, path)
+
+
+def save(root: dict[str, Any], path: Path) -> None:
+    """Writes a trace as JSON, compressed if the path ends with .gz."""
     text = json.dumps(root).encode()
     compressed = path.suffix == ".gz"
     files.write_bytes(path, gzip.compress(text, 5, mtime=0) if compressed else text)
@@ -65,17 +69,37 @@ def _distributed(recording: Recording) -> dict[str, Any]:
     return distributed
 
 
-def _event(row: dict[str, Any]) -> dict[str, Any]:
+def _event_of(row: dict[str, Any]) -> dict[str, Any]:
     on_gpu = row["kind"] in ("kernel", "memcpy", "memset")
+    return event(
+        CATEGORIES.get(row["kind"], "cuda_runtime"),
+        row["name"],
+        row["stream"] >> 32 if on_gpu else 1,
+        row["stream"] & 0xFFFFFFFF,
+        (row["start"], row["end"]),
+        _arguments(row, on_gpu),
+    )
+
+
+def event(
+    category: str,
+    name: str,
+    pid: int,
+    tid: int | str,
+    times: tuple[float, float],
+    args: dict[str, Any],
+) -> dict[str, Any]:
+    """Something that took from one time to another (s)."""
+    start, end = times
     return {
         "ph": "X",
-        "cat": CATEGORIES.get(row["kind"], "cuda_runtime"),
-        "name": row["name"],
-        "pid": row["stream"] >> 32 if on_gpu else 1,
-        "tid": row["stream"] & 0xFFFFFFFF,
-        "ts": round(row["start"] * 1e6, 3),
-        "dur": round((row["end"] - row["start"]) * 1e6, 3),
-        "args": _arguments(row, on_gpu),
+        "cat": category,
+        "name": name,
+        "pid": pid,
+        "tid": tid,
+        "ts": round(start * 1e6, 3),
+        "dur": round(max(0.0, end - start) * 1e6, 3),
+        "args": args,
     }
 
 
