@@ -230,10 +230,7 @@ def _site(
     fabric, gpus = machine.fabric, machine.gpus
     if fabric.numa != processes.LOCAL:
         processes.memory_of(fabric, gpus[0])  # whether there is another socket
-    names = fabric.hosts_of(gpus)
-    domains = paths.domains(fabric)
-    joined = [domains[gpu] for gpu in gpus].count(domains[gpus[0]])
-    place = _place(fabric, names, joined)
+    place = place_of(fabric, gpus)
     read, gpu = framework_of(scenario).reads(PyTorch), machine.gpu.name
     return Site(
         host_factor=machine.host.factor,
@@ -247,17 +244,20 @@ def _site(
     )
 
 
-def _place(fabric: Fabric, hosts: Sequence[str], joined: int) -> Place:
-    """How ranks on `hosts` share them and links; `joined` share an NVLink domain with the first."""
+def place_of(fabric: Fabric, gpus: Sequence[str]) -> Place:
+    """How ranks on these GPUs share hosts, links above them, and NVLink domains."""
+    hosts, domains = fabric.hosts_of(gpus), paths.domains(fabric)
     each, numbers = hosts.count(hosts[0]), {host: at for at, host in enumerate(hosts)}
     filled = {(host, rank // each) for rank, host in enumerate(hosts)}
     scattered = len(filled) > len(numbers)
     tiers = summary.oversubscription(fabric) if len(numbers) > 1 else ()
+    nvlink = tuple(domains[gpu] for gpu in gpus)
+    racks = len({*nvlink}) < len(numbers)  # hosts whose GPUs NVSwitches join
     return Place(
         gpus_per_host=each,
         blocking=any(tier.most > 1.0 + 1e-9 for tier in tiers),
-        gpus_per_domain=joined,
         hosts=tuple(numbers[host] for host in hosts) if scattered else (),
+        nvlink=nvlink if racks else (),
     )
 
 

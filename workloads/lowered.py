@@ -83,13 +83,14 @@ class Place:
 
     gpus_per_host: int
     blocking: bool  # links above the hosts are shared by more than they carry
-    gpus_per_domain: int = 0  # of one NVLink domain; 0: a host's
     hosts: tuple[int, ...] = ()  # each rank's; empty: ranks fill host after host
+    nvlink: tuple[int, ...] = ()  # each rank's NVLink domain; empty: its host
 
     def domains(self, ranks: Sequence[int]) -> int:
-        """NVLink domains that so many ranks lie in."""
-        each = self.gpus_per_domain or self.gpus_per_host
-        return len({rank // each for rank in ranks})
+        """NVLink domains that these ranks lie in."""
+        if self.nvlink:
+            return len({self.nvlink[rank] for rank in ranks})
+        return len({*self.hosts_of(ranks).tolist()})
 
     def hosts_of(self, ranks: Sequence[int] | Ints) -> Ints:
         """The host of each rank."""

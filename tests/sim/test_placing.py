@@ -15,7 +15,9 @@ from hypothesis import strategies as st
 
 from prestep.cli import main
 from prestep.sim.collectives.planner import plan_collective
+from prestep.sim.collectives.wires import paths
 from prestep.sim.errors import InputError
+from prestep.sim.lowering import place_of
 from prestep.sim.planning.plans import _merged
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import load_scenario, parse_scenario
@@ -286,6 +288,24 @@ def test_groups_of_every_order_partition_the_ranks(
     )
     assert mine == tuple(range(degrees[inner]))
     assert sorted(d for team in grid.teams for d in team) == list(range(grid.dp))
+
+
+@settings(deadline=None, derandomize=True)
+@given(st.sampled_from(["gb200-nvl72", "h200-leafspine-2x2", "rail-h100"]), st.data())
+def test_ranks_lie_in_the_nvlink_domains_of_their_gpus(
+    name: str, data: st.DataObject
+) -> None:
+    """Wherever a placement puts ranks, a group lies in as many domains as NVLinks of its GPUs join."""
+    fabric = (
+        load_cluster(name, hosts=4)
+        if name != "h200-leafspine-2x2"
+        else load_cluster(name)
+    )
+    gpus = data.draw(st.permutations(fabric.gpus))[: data.draw(st.integers(2, 12))]
+    group = sorted(data.draw(st.sets(st.sampled_from(range(len(gpus))), min_size=1)))
+    domains = paths.domains(fabric)
+    expected = len({domains[gpus[rank]] for rank in group})
+    assert place_of(fabric, gpus).domains(group) == expected
 
 
 @pytest.mark.parametrize("order", ["tp-cp-ep-pp-dp", "dp-tp-cp-ep-pp", "pp-tp-dp"])

@@ -208,7 +208,7 @@ def test_kernels_of_tokens_take_the_sms_that_are_said_of_them(
 def test_trays_of_one_nvlink_domain_are_one_host_of_experts() -> None:
     """HybridEP sends a token to every rank with an expert it chose in an NVLink domain, to each of other hosts once."""
     apart = layer(place=Place(4, blocking=False), **HYBRID_EP)
-    joined = layer(place=Place(4, blocking=False, gpus_per_domain=8), **HYBRID_EP)
+    joined = layer(place=Place(4, blocking=False, nvlink=(0,) * 8), **HYBRID_EP)
     same = layer(place=Place(8, blocking=False), **HYBRID_EP)
     of = [sent(u.backward.uncut, "all_to_all") for u in (apart, joined, same)]
     assert of[1] == of[2] and sum(of[0]) < sum(of[1])
