@@ -4,30 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from prestep.sim import __version__, files
 from prestep.sim.errors import InputError
+from prestep.sim.exporters._sheets import Sheet
 from prestep.sim.extras import lazily
-from prestep.sim.markup import markup, paragraph, table
 
 with lazily():
+    from prestep.sim import markup
     from prestep.sim.exporters import html, markdown
 
 if TYPE_CHECKING:
     from prestep.sim.spec.sections import Scenario
 
 PAGES = (".html", ".htm", ".md")
-
-
-class Sheet(NamedTuple):
-    """A table with its title; the first `texts` columns are words, the others numbers. `notes` stand below it."""
-
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    texts: int = 1
-    notes: Sequence[str] = ()
 
 
 def check_suffix(path: Path) -> None:
@@ -94,22 +85,20 @@ def as_html(
     """
     parts = [("first", *first)]
     for at, sheet in enumerate(sheets):
-        body = markup(_table(sheet), *map(paragraph, sheet.notes))
+        body = markup.markup(_table(sheet), *map(markup.paragraph, sheet.notes))
         parts.append((f"part{at}", sheet.title, body))
     return html.page(title, answer, parts, chips=chips)
 
 
 def _table(sheet: Sheet) -> str:
-    return table(sheet.heads, sheet.rows, texts=sheet.texts) if sheet.rows else ""
+    if not sheet.rows:
+        return ""
+    return markup.table(sheet.heads, sheet.rows, texts=sheet.texts)
 
 
 def as_markdown(
     title: str, answer: str, sheets: Sequence[Sheet], chips: Sequence[str] = ()
 ) -> str:
     """The same as Markdown."""
-    parts = [f"# {title}", answer, *([", ".join(chips)] if chips else [])]
-    for sheet in sheets:
-        parts.append(f"## {sheet.title}")
-        parts += [markdown.table(sheet.heads, sheet.rows)] if sheet.rows else []
-        parts += sheet.notes
-    return "\n\n".join(parts) + "\n"
+    parts = [f"# {title}", answer, ", ".join(chips), *markdown.parts(sheets)]
+    return "\n\n".join(filter(None, parts)) + "\n"

@@ -11,6 +11,7 @@ from typing import Any
 
 from prestep.sim import exporters, sheets
 from prestep.sim.analysis.prediction import Prediction
+from prestep.sim.exporters import _sheets
 from prestep.sim.exporters._html import sections
 from prestep.sim.planning.planned import Planned
 from prestep.sim.record.measured_runs import lookup
@@ -43,7 +44,7 @@ def write_tornado(table: dict[str, Any], path: Path, name: str) -> None:
     notes = whatif_page.coverage(table)
     answer = whatif_page.largest(table)
     bars = sections.whatif(table)
-    every = sheets.Sheet("Every element", heads, rows, notes=notes)
+    every = _sheets.Sheet("Every element", heads, rows, notes=notes)
     sheets.write(
         path, f"What matters most: {name}", answer, [every], first=("Bars", bars)
     )

@@ -9,12 +9,12 @@ from statistics import mean
 from typing import Any
 
 from prestep.sim.analysis.critical_path import HOST, path_part
+from prestep.sim.exporters._sheets import Sheet
 from prestep.sim.extras import lazily
 from prestep.sim.outputs import words
 from prestep.sim.replay import comparison, stragglers
 from prestep.sim.replay.answers import SHARES, breakdown, families, overlap, path
 from prestep.sim.replay.outcome import Outcome, StepTime
-from prestep.sim.sheets import Sheet
 from prestep.sim.units import format_duration, percent
 
 with lazily():  # it knows all that a prediction consists of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from prestep.sim.sheets import Sheet
+from prestep.sim.exporters._sheets import Sheet
 from prestep.sim.units import count, format_bytes, format_duration, percent
 
 _COUNTS = {
