@@ -110,11 +110,44 @@ def test_a_router_that_was_trained_stays_open(tmp_path: Path) -> None:
     assert tuned.parallel.imbalance == "uniform" and tuned.parallel.natural_routing
 
 
-def test_graphs_of_scans(tmp_path: Path) -> None:
-    """Megatron captures Mamba's layers by a name of their own."""
-    graphs = ('cuda_graph_impl = "transformer_engine"', 'cuda_graph_scope = ["mamba"]')
-    made = bridged(tmp_path, "Qwen/Qwen3-30B-A3B", *graphs)
-    assert made.megatron.cuda_graph_scope == ("mamba",)
+@pytest.mark.parametrize(
+    ("lines", "parts"),
+    [
+        (('impl = "transformer_engine"', 'scope = ["mamba"]'), ("mamba",)),
+        (('impl = "full_iteration"', "scope = []"), ("full_iteration",)),
+        (('impl = "transformer_engine"', "scope = []"), ("attn", "mlp")),
+        (('impl = "none"', "scope = []"), ()),
+    ],
+)
+def test_graphs_of_layers_and_of_whole_steps(
+    lines: tuple[str, ...], parts: tuple[str, ...], tmp_path: Path
+) -> None:
+    """Megatron captures Mamba's layers by a name of their own, whole layers by none, and a whole step by an implementation."""
+    graphs = [f"cuda_graph_{line}" for line in lines]
+    more = "expert_model_parallel_size = 1"
+    made = bridged(tmp_path, "Qwen/Qwen3-8B", *graphs, more)
+    assert made.megatron.cuda_graph_scope == parts
+
+
+@pytest.mark.parametrize(
+    ("call", "parts"),
+    [
+        ('set_cuda_graph_modules(cfg.model, ["attn", "mlp"])', ("attn", "mlp")),
+        ("set_full_iteration_cuda_graph(cfg.model)", ("full_iteration",)),
+    ],
+)
+def test_graphs_by_bridges_helpers(
+    call: str, parts: tuple[str, ...], tmp_path: Path
+) -> None:
+    """What a helper sets depends on the Megatron that it finds, what it captures does not."""
+    impl = 'cuda_graph_impl = "transformer_engine"'
+    made = bridged(
+        tmp_path,
+        "Qwen/Qwen3-8B",
+        f"{impl}\n    {call}",
+        "expert_model_parallel_size = 1",
+    )
+    assert made.megatron.cuda_graph_scope == parts
 
 
 @pytest.mark.parametrize(("corpus", "documents"), [("squad", 226), ("tulu3", 380)])

@@ -258,7 +258,7 @@ def run_again(draft: Recipe, names: Sequence[str], said: str, where: str) -> Non
 
 
 def _graphs(draft: Recipe, document: Document) -> None:
-    """CUDA graphs of layers, or of the whole step."""
+    """CUDA graphs of layers, or of the whole step: an implementation of its own since May 2026, a scope before."""
     key, how = document.ended("cuda_graph_impl")
     if key and written(how) in ("none", "null"):
         return
@@ -267,7 +267,9 @@ def _graphs(draft: Recipe, document: Document) -> None:
         if written(how) != "true":
             return
     scope_key, scope = document.ended("cuda_graph_scope")
-    names = scope if isinstance(scope, list) else [scope or "full"]
+    if written(how) == "full_iteration":
+        scope = how
+    names = scope if isinstance(scope, list) and scope else [scope or "full"]
     made = ["attn", "mlp"] if names == ["full"] else [str(name) for name in names]
     if strange := [name for name in made if name not in GRAPHED]:
         draft.lose(

@@ -29,6 +29,11 @@ MOST_STATEMENTS, DEEPEST = 20_000, 16
 WORDS = re.compile(
     r"default_peft_config|\w*model_registry|to_graph_trainer_config|_?build_\w*layers|\w*vision_encoder_config"
 )
+#: Keys that helpers of megatron/bridge/utils/cuda_graph.py set, whichever release of Megatron they find.
+GRAPHS = {
+    "set_cuda_graph_modules": ("cuda_graph_scope",),
+    "set_full_iteration_cuda_graph": ("cuda_graph_impl",),
+}
 #: Statements that are named instead of followed.
 OPEN = (ast.While, ast.With, ast.Match, ast.Delete)
 
@@ -330,6 +335,11 @@ class Reader(Expressions):
         if name == "setattr" and len(args) == 3 and isinstance(args[0], Made):
             if isinstance(args[1], str):
                 args[0].put(args[1], args[2], node.lineno)
+        elif name in GRAPHS and args and isinstance(args[0], Made):
+            for key, value in zip(
+                GRAPHS[name], [*args[1:], "full_iteration"], strict=False
+            ):
+                args[0].put(key, value, node.lineno)
         elif self.function(name) is not None:
             self.value(node, env)
         elif any(isinstance(arg, Made) for arg in args):
