@@ -26,7 +26,8 @@ NODES = (VIEW, ELEMENTWISE, "aten_product", "aten_attention", "aten_norm", CONVO
 THREAD = 12e9
 #: Names of host costs with how often each is spent: where the program calls an operation, and where autograd does.
 Work = tuple[tuple[tuple[str, int], ...], tuple[tuple[str, int], ...]]
-Launched = tuple[tuple[Kernel, ...], Work]
+#: Kernels of an operation, what the host spends on it, and the bytes that it takes until they have run.
+Launched = tuple[tuple[Kernel, ...], Work, float]
 
 
 def host_work(operation: Operation, kernels: tuple[Kernel, ...]) -> Work:

@@ -101,10 +101,6 @@ def turned(x, cosines, sines):
 def linear(inputs, outputs):
     return nn.Linear(inputs, outputs, bias=BIAS)
 
-def of_every_head(x):
-    return x if GROUPS == HEADS or x.dtype != torch.float32 else x[:, :, None].expand(
-        BATCH, GROUPS, HEADS // GROUPS, LENGTH, WIDTH).reshape(BATCH, HEADS, LENGTH, WIDTH)
-
 class Layer(nn.Module):
     def __init__(self):
         super().__init__()
@@ -118,7 +114,6 @@ class Layer(nn.Module):
         q, k, v = (p(h).view(BATCH, LENGTH, -1, WIDTH).transpose(1, 2) for p in (self.q, self.k, self.v))
         if ROTARY:
             q, k = turned(q, *tables), turned(k, *tables)
-        k, v = of_every_head(k), of_every_head(v)
         a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
         x = x + self.o(a.transpose(1, 2).reshape(BATCH, LENGTH, -1))
         h = self.between(x)
@@ -400,6 +395,10 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
         },
     ),
     "fp32": (plain(DTYPE="torch.float32"), precise("fp32")),
+    "fp32, a key for every head": (
+        plain(DTYPE="torch.float32", GROUPS="4"),
+        precise("fp32") | {"model": MODEL | {"kv_heads": 4}},
+    ),
     "tf32": (
         "import torch\ntorch.backends.cuda.matmul.allow_tf32 = True\n"
         + plain(DTYPE="torch.float32"),

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from math import prod
 
+from prestep.sim.extras import lazily
 from prestep.workloads.operation import Operation
-from prestep.workloads.operators import attention, convolution, recurrent
-from prestep.workloads.operators.row_sums import row_sum_scratch
+from prestep.workloads.operators import attention
 from prestep.workloads.operators.tensors import base, strides_of
+
+with lazily():
+    from prestep.workloads.operators import convolution, recurrent, row_sums
 
 #: Operations that first make a tensor as large as their gradient: softmax's, times its output (SoftMax.cu).
 AS_LARGE_AS_GRADIENT = ("_softmax_backward_data",)
+#: Of operations that sort indices: which operand these are, and how many tensors as large as they are made.
+BY_INDICES = {"sort": (0, 2), "_index_put_impl_": (1, 6)}
 
 
 def scratch(operation: Operation) -> float:
@@ -18,11 +23,16 @@ def scratch(operation: Operation) -> float:
     name = base(operation)
     if name in AS_LARGE_AS_GRADIENT:
         return float(operation.operands[0].bytes)
-    if name in convolution.RULES:
+    if name == "_safe_softmax":  # a softmax, and which scores are hidden (SoftMax.cpp)
+        return float(operation.results[0].bytes + operation.operands[0].elements)
+    if name in BY_INDICES:
+        at, times = BY_INDICES[name]
+        return float(times * operation.operands[at].bytes)
+    if "convolution" in name:
         return convolution.scratch(operation)
     if name in attention.RULES:
         return attention.scratch(operation)
-    if name in recurrent.RULES:
+    if "_rnn" in name:
         return recurrent.scratch(operation)
     return _row_sums(operation) if name == "sum" else 0.0
 
@@ -36,4 +46,6 @@ def _row_sums(operation: Operation) -> float:
     leading = dimensions[0] == tuple(range(count)) and count < len(tensor.shape)
     if not leading or strides_of(tensor)[-1] != 1:
         return 0.0
-    return row_sum_scratch(prod(tensor.shape[:count]), prod(tensor.shape[count:]))
+    return row_sums.row_sum_scratch(
+        prod(tensor.shape[:count]), prod(tensor.shape[count:])
+    )

@@ -274,9 +274,9 @@ def add_number(t: Tape, x: Tensor, number: float) -> Tensor:
     return _node(t, y, [x], lambda g: [g])
 
 
-def mul_number(t: Tape, x: Tensor, number: float) -> Tensor:
+def mul_number(t: Tape, x: Tensor, number: float, name: str = "mul.Tensor") -> Tensor:
     """``x * number``: saves nothing."""
-    times = partial(over, t, "mul.Tensor")
+    times = partial(over, t, name)
     y = times(x, number)
     return _node(t, y, [x], lambda g: [times(g, number)])
 

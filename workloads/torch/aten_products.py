@@ -76,6 +76,28 @@ def multiply_batch(t: Tape, batch: int, m: int, n: int, k: int, layout: str) -> 
     call(t, two, "bmm.default", [_operand(t, *each) for each in sizes], y)
 
 
+def matmul(t: Tape, left: Tensor, right: Tensor) -> Tensor:
+    """``torch.matmul`` of (batch, heads, m, k) and (batch, heads, k, n): saves both."""
+    ahead, m, n = left.shape[:2], left.shape[2], right.shape[3]
+    left, right = (
+        reshape(t, x, x.shape[0] * x.shape[1], *x.shape[2:]) for x in (left, right)
+    )
+    t.saves(2)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        of_right = _batch(t, turned(left), g)
+        return [_batch(t, g, turned(right)), of_right]
+
+    y = t.apply(_batch(t, left, right), [left, right], backward)
+    return reshape(t, y, *ahead, m, n)
+
+
+def _batch(t: Tape, left: Tensor, right: Tensor) -> Tensor:
+    """``torch.bmm``, without history."""
+    y = t.empty((*left.shape[:2], right.shape[2]), left.itemsize)
+    return call(t, two, "bmm.default", (left, right), y, **_rounded(t))
+
+
 def multiply_groups(
     t: Tape, left: Tensor, right: Tensor, experts: int, y: Tensor
 ) -> Tensor:
@@ -108,8 +130,11 @@ def _operand(t: Tape, shape: tuple[int, ...], by: str) -> Tensor:
 def _multiply(
     t: Tape, left: Tensor, right: Tensor, bias: Tensor | None, y: Tensor
 ) -> Tensor:
-    # Captures say of products of 32 bits whether the program allowed them to be rounded.
-    tf32: dict[str, Argument] = {"allow_tf32": True} if t.plain == "tf32" else {}
     if bias is None:
-        return call(t, two, "mm.default", (left, right), y, **tf32)
-    return call(t, added, "addmm.default", (bias, left, right), y, **tf32)
+        return call(t, two, "mm.default", (left, right), y, **_rounded(t))
+    return call(t, added, "addmm.default", (bias, left, right), y, **_rounded(t))
+
+
+def _rounded(t: Tape) -> dict[str, Argument]:
+    """What captures say of products of 32 bits that the program allows to be rounded."""
+    return {"allow_tf32": True} if t.plain == "tf32" else {}

@@ -13,9 +13,7 @@ from prestep.workloads.operators.attention import (
     Fused,
     fused,
     heads_behind,
-    scratch,
 )
-from prestep.workloads.operators.tensors import contiguous
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -112,10 +110,12 @@ def _attention(
     """Scaled-dot-product attention, by cuDNN if nothing is said: saves q, k, v, output and a float per row."""
     if heads_last(t):
         return triton_attention(t, q, k, v)
+    if t.plain and k.shape[1] != q.shape[1]:  # memory-efficient attention: no groups
+        if t.ring is None:
+            return attention_kernels.in_operations(t, q, k, v, causal)
+        k, v = (attention_kernels.for_every_head(t, x, q.shape[1]) for x in (k, v))
     t.saves(FUSED)
     t.cpu("view")  # the output that is saved is detached
-    if t.plain:  # memory-efficient attention knows no groups
-        k, v = (for_every_head(t, x, q.shape[1]) for x in (k, v))
     work = _Attention.of(t, q, k, v, window, causal, mask)
     if t.ring is None:
         work.launch(t, work.forward)
@@ -177,9 +177,9 @@ class _Attention:
         seen = self.call.q.shape[0], self.call.q.shape[2]
         return _seen(whole, (batch, tokens), seen)
 
-    def launch(self, t: Tape, operation: Operation) -> None:
+    def launch(self, t: Tape, operation: Operation, share: float = 1.0) -> None:
         """Calls the operator, or that of its gradients."""
-        t.operate(operation, fused)
+        t.operate(operation, fused, share=share)
 
     def like(self, x: Tensor, grad: Tensor) -> Tensor:
         """A gradient of queries, keys or values, laid out as the kernel writes it."""
@@ -197,9 +197,8 @@ class _Attention:
         grads = [self.like(x, t.empty(x.shape, x.itemsize)) for x in (q, k, v)]
         out, *parts = (self._part(x) for x in (self.out, *(x.operand for x in grads)))
         backward = self.call.backward(self._part(g.operand), out, parts)
-        self.launch(t, backward)
         # Windows are seen as blocks, which have tokens of their neighbours too.
-        t.scratch(scratch(backward) * q.elements / self.call.q.elements)
+        self.launch(t, backward, q.elements / self.call.q.elements)
         return grads
 
 
@@ -209,29 +208,6 @@ def _seen(x: Operand, whole: tuple[int, int], seen: tuple[int, int]) -> Operand:
         return x
     (samples, tokens), (_, heads, _, width) = seen, x.shape
     return Operand(x.dtype, (samples, heads, tokens, width))
-
-
-def for_every_head(t: Tape, x: Tensor, heads: int) -> Tensor:
-    """Keys or values of a group copied for each of its heads, as torchtitan's `repeat_kv` does."""
-    batch, groups, length, width = x.shape
-    if groups == heads:
-        return x
-    y = repeated(t, x, (batch, groups, 1, length, width), heads // groups)
-    return aten.reshape(t, y, batch, heads, length, width)
-
-
-def repeated(t: Tape, x: Tensor, shape: tuple[int, ...], times: int) -> Tensor:
-    """``x.view(shape).expand(...)`` so often along the third dimension, which is 1; backward sums gradients over it."""
-    own, steps = x.shape, aten.strides_of(x)
-    t.cpu("view", 2)
-    whole = (*shape[:2], times, *shape[3:])
-    y = aten.view(x, whole, (*steps[:2], 0, *steps[3 - len(shape) :]))
-
-    def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("view_backward", 2)
-        return [aten.view(aten.sum_to(t, g, shape), own, contiguous(own))]
-
-    return t.apply(y, [x], backward)
 
 
 def _attended(

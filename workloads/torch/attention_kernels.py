@@ -1,10 +1,55 @@
-"""FlashAttention in Triton (2022), which is no operator of PyTorch: its kernels by their sizes."""
+"""Attention by no fused operator of PyTorch: its own separate operations, and FlashAttention in Triton (2022)."""
 
 from __future__ import annotations
 
+from math import sqrt
+
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operators.attention import heads_behind
-from prestep.workloads.torch.tape import Tape, Tensor
+from prestep.workloads.torch import aten, indexing
+from prestep.workloads.torch.aten_products import matmul
+from prestep.workloads.torch.indexer import made
+from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
+
+
+def in_operations(t: Tape, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+    """Attention where no fused kernel takes the call: every score is written, and its share of its row is kept.
+
+    Source: aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math.
+    """
+    root = sqrt(
+        1 / sqrt(q.shape[-1])
+    )  # both factors of a score are scaled, so that none overflows
+    q = aten.mul_number(t, q, root, "mul.Scalar")
+    hidden = later_keys(t, q.shape[2], k.shape[2], q.itemsize) if causal else None
+    k, v = (for_every_head(t, x, q.shape[1]) for x in (k, v))
+    turned = aten.mul_number(t, aten.transpose(t, k, 2, 3), root, "mul.Scalar")
+    del k
+    scores = matmul(t, q, turned)
+    del q, turned
+    if hidden is not None:
+        y = aten.over(t, "add.Tensor", scores, hidden)
+        scores = t.apply(y, [scores], lambda g: [g])
+        del y
+    shares = indexing.softmax(t, scores, hidden=True)
+    del scores
+    return matmul(t, shares, v)
+
+
+def later_keys(t: Tape, queries: int, keys: int, itemsize: int) -> Tensor:
+    """What is added to scores: minus infinity where the key comes later than the query."""
+    shape, kind, layout = (queries, keys), DTYPES[itemsize], "torch.strided"
+    with t.no_grad():
+        ones = made(
+            t, "ones.default", (shape,), shape, "bool", dtype="bool", layout=layout
+        )
+        seen = made(t, "tril.default", (ones,))
+        del ones
+        low = made(t, "scalar_tensor.default", ("-inf",), (), kind, dtype=kind)
+        zero = made(
+            t, "scalar_tensor.default", (0.0,), (), kind, dtype=kind, layout=layout
+        )
+        return made(t, "where.self", (seen, low, zero), None, kind)
 
 
 def kernel_of(t: Tape, q: Tensor, k: Tensor, v: Tensor, way: str) -> Kernel:
@@ -35,3 +80,12 @@ def gradients(g: Tensor, t: Tape, q: Tensor, k: Tensor, v: Tensor) -> list[Tenso
         grad.strides = heads_behind(grad.shape)
     del sums
     return grads
+
+
+def for_every_head(t: Tape, x: Tensor, heads: int) -> Tensor:
+    """Keys or values of a group copied for each of its heads, as torchtitan's `repeat_kv` does."""
+    batch, groups, length, width = x.shape
+    if groups == heads:
+        return x
+    y = indexing.repeated(t, x, (batch, groups, 1, length, width), heads // groups)
+    return aten.reshape(t, y, batch, heads, length, width)

@@ -19,7 +19,6 @@ from prestep.workloads.torch.recorder import BACKWARD
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
-    from prestep.workloads.operators import row_sums
     from prestep.workloads.torch import quantized, written_out
 
 Step = Callable[[Tape, Tensor], Tensor]
@@ -151,8 +150,6 @@ class _Linear:
     def _bias_grad(self, g: Tensor, bias: Tensor) -> Tensor:
         grad = aten.sum_to(self.t, products.rows(self.t, g), bias.shape)
         grad.is_view = True  # of a sum that kept its rows' dimension
-        scratch = row_sums.row_sum_scratch(g.elements // bias.elements, bias.elements)
-        self.t.scratch(scratch)
         return grad
 
 

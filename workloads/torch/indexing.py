@@ -5,12 +5,11 @@ from __future__ import annotations
 from prestep.workloads.operators import copies, indexing, losses
 from prestep.workloads.operators.pointwise import elementwise
 from prestep.workloads.operators.reductions import reduction
+from prestep.workloads.operators.tensors import contiguous
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 
 INDEX = 8  # bytes of an int64
-#: Tensors as large as the indices that a sort of them, and a sum by them, makes beside its results.
-SORTS, SUMS = 2, 6
 
 
 def integer(t: Tape, name: str, *reads: Tensor | int) -> Tensor:
@@ -39,14 +38,16 @@ def argsort(t: Tape, keys: Tensor) -> Tensor:
     values, order = (t.empty(keys.shape, INDEX) for _ in range(2))
     name, further = "sort.stable", {"stable": True}
     aten.call(t, indexing.order, name, (keys,), values, order, **further)
-    t.scratch(SORTS * keys.size)
     return order
 
 
-def softmax(t: Tape, x: Tensor) -> Tensor:
-    """Softmax over the last axis: saves its output."""
-    name, y = "_softmax", t.empty(x.shape, x.itemsize)
-    aten.call(t, losses.softmax, f"{name}.default", (x, -1, False), y)
+def softmax(t: Tape, x: Tensor, hidden: bool = False) -> Tensor:
+    """Softmax over the last axis: saves its output; ``hidden``: rows may be minus infinity throughout."""
+    y, name = t.empty(x.shape, x.itemsize), "_softmax"
+    if hidden:
+        aten.call(t, losses.safe_softmax, "_safe_softmax.default", (x, -1), y)
+    else:
+        aten.call(t, losses.softmax, f"{name}.default", (x, -1, False), y)
     t.saves()
     saved, last = Tensor(y.storage, y.shape, y.itemsize), DTYPES[x.itemsize]
 
@@ -73,7 +74,6 @@ def index(t: Tape, x: Tensor, order: Tensor, times: int = 1) -> Tensor:
         grad = _new_zeros(t, g, shape, **options)
         name, arguments = "_index_put_impl_.default", (grad, [order], g, True, True)
         aten.call(t, indexing.put, name, arguments, grad, largest_group=times)
-        t.scratch(SUMS * order.size)
         return [grad]
 
     return t.apply(y, [x], backward)
@@ -141,5 +141,19 @@ def index_add(t: Tape, onto: Tensor, x: Tensor, order: Tensor) -> Tensor:
         grad, name = t.empty(x.shape, x.itemsize), "index_select.default"
         arguments = g, 0, order
         return [aten.call(t, indexing.pick, name, arguments, grad)]
+
+    return t.apply(y, [x], backward)
+
+
+def repeated(t: Tape, x: Tensor, shape: tuple[int, ...], times: int) -> Tensor:
+    """``x.view(shape).expand(...)`` so often along the third dimension, which is 1; backward sums gradients over it."""
+    own, steps = x.shape, aten.strides_of(x)
+    t.cpu("view", 2)
+    whole = (*shape[:2], times, *shape[3:])
+    y = aten.view(x, whole, (*steps[:2], 0, *steps[3 - len(shape) :]))
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        t.cpu("view_backward", 2)
+        return [aten.view(aten.sum_to(t, g, shape), own, contiguous(own))]
 
     return t.apply(y, [x], backward)

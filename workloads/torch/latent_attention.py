@@ -14,13 +14,12 @@ from dataclasses import dataclass
 from prestep.sim.extras import lazily
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.operators import copies
-from prestep.workloads.torch import aten
+from prestep.workloads.torch import aten, indexing
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.attention import (
     attention,
     cut,
     merge_heads,
-    repeated,
     rope,
     split_joined,
 )
@@ -151,7 +150,7 @@ class LatentAttention(Module):
         del expanded
         if shared:
             turned = shared.pop()
-            k = aten.cat(t, [k, repeated(t, turned, turned.shape, self.heads)])
+            k = aten.cat(t, [k, indexing.repeated(t, turned, turned.shape, self.heads)])
         return k, v
 
     def _rotated(self, t: Tape, x: Tensor) -> Tensor:

@@ -13,7 +13,8 @@ import numpy as np
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, OpGraph, Program, Rendezvous
 from prestep.workloads.host_work import Launched, Work, host_work
-from prestep.workloads.memory.account import Memory, Moment
+from prestep.workloads.memory.account import Memory, Moment, Storage
+from prestep.workloads.operators.scratch import scratch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -41,10 +42,11 @@ class Shared:
         return self.kernels.setdefault(kernel, len(self.kernels))
 
     def launched(self, operation: Operation, rule: Rule) -> Launched:
-        """What an operation launches, by the rule of its family, and what the host spends on it."""
+        """What an operation launches, by the rule of its family, what the host spends on it, and its scratch memory."""
         if operation not in self._by_operation:
             kernels = rule(operation)
-            self._by_operation[operation] = kernels, host_work(operation, kernels)
+            work = host_work(operation, kernels)
+            self._by_operation[operation] = kernels, work, scratch(operation)
         return self._by_operation[operation]
 
     def stream(self, name: str) -> int:
@@ -194,17 +196,25 @@ class Recorder:
         rule: Rule,
         arguments: Sequence[object] = (),
         results: Sequence[object] = (),
+        share: float = 1.0,
     ) -> None:
-        """An operator as PyTorch's dispatcher sees it: the host's time for it, and its kernels.
+        """An operator as PyTorch's dispatcher sees it: the host's time for it, its kernels, and their scratch memory.
 
-        ``arguments`` and ``results`` have its tensors, of which a tape that is compiled wants to know.
+        ``arguments`` and ``results`` have its tensors, of which a tape that is compiled wants to know; ``share``: what
+        part of the scratch memory the program's own call takes.
         """
-        kernels, work = self.shared.launched(operation, rule)
+        kernels, work, passing = self.shared.launched(operation, rule)
         self.spend(work)
         for kernel in kernels:
             if self.reserved:
                 kernel = replace(kernel, reserved=self.reserved)
             self.launch(kernel, name=operation.name)
+        if passing:
+            self.scratch(share * passing)
+
+    def scratch(self, size: float) -> None:
+        """Memory that lives as long as the kernel just launched: freed as soon as the host has launched it."""
+        Storage(self.memory, size, "workspace")
 
     def communicate(self, parts: Iterable[int], stream: str, name: str) -> int:
         """An operation that takes part in the given rendezvous and ends when all of them have ended."""

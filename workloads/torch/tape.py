@@ -284,10 +284,6 @@ class Tape(Recorder):
             n *= s
         return Tensor(Storage(self.memory, n * itemsize, owner), shape, itemsize)
 
-    def scratch(self, size: float) -> None:
-        """Memory that lives as long as the kernel just launched: freed as soon as the host has launched it."""
-        Storage(self.memory, size, "workspace")
-
     def parameter(self, *shape: int, itemsize: int = 0, name: str = "") -> Tensor:
         """A new parameter, of the size that the tape's numbers have if nothing is said."""
         size = itemsize or self.itemsize

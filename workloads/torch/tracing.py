@@ -174,10 +174,12 @@ class Tracing(Tape):
         rule: Rule,
         arguments: Sequence[object] = (),
         results: Sequence[object] = (),
+        share: float = 1.0,
     ) -> None:
-        kernels, _ = self.shared.launched(operation, rule)
+        kernels, _, passing = self.shared.launched(operation, rule)
         if not results:  # its tensors are told as it gets its history
             self._pending += kernels
+            self.scratch(share * passing)
             return
         self._note(operation, kernels, tensors_of(arguments), tensors_of(results))
 

@@ -34,12 +34,6 @@ def rope(x, cosines, sines):
     return torch.cat((one * cosines - two * sines, two * cosines + one * sines), -1)
 
 
-def repeated(x, heads):
-    batch, groups, length, width = x.shape
-    whole = x[:, :, None].expand(batch, groups, heads // groups, length, width)
-    return whole.reshape(batch, heads, length, width)
-
-
 class Attention(nn.Module):
     def __init__(self, heads, groups):
         super().__init__()
@@ -54,10 +48,6 @@ class Attention(nn.Module):
             for p in (self.wq, self.wk, self.wv)
         )
         q, k = rope(q, *tables), rope(k, *tables)
-        if (
-            torch.float32 == DTYPE and k.shape[1] < q.shape[1]
-        ):  # no fused kernel of 32 bits knows groups
-            k, v = (repeated(x, q.shape[1]) for x in (k, v))
         o = F.scaled_dot_product_attention(
             q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1]
         )
