@@ -6,7 +6,6 @@ import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
 
 import networkx as nx
 
@@ -102,20 +101,17 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     """
     graph = wiring.new_graph("nvl72", params.gpu, "nvl72")
     tray = grace.pattern(_board(params))
+    nics = wiring.add_hosts(graph, "host", tray, copies=params.hosts)
     racks = wiring.by_units(range(params.hosts), params.hosts_per_rack)
     for rack, hosts in enumerate(racks):
-        graph.add_node(
-            f"rack{rack}/nvswitch", kind="nvswitch", copies=len(params.nvlinks)
-        )
-        graph.add_node(f"rack{rack}/leaf", kind="leaf", copies=params.nics)
-        for host in hosts:
-            _add_tray(graph, params, f"host{host}", tray, f"rack{rack}/")
+        _add_nvswitches(graph, params, f"rack{rack}/nvswitch", hosts, tray)
+        wiring.add_rails(graph, f"rack{rack}/leaf", hosts, nics, params.nic)
     if len(racks) > 1:
         graph.add_node("spine", kind="spine", copies=params.spines)
         cables = params.hosts_per_rack // params.spines
         for spine in range(params.spines):
+            pairs = wiring.every(range(params.nics), [spine])
             for rack in range(len(racks)):
-                pairs = wiring.every(range(params.nics), [spine])
                 leaf = f"rack{rack}/leaf"
                 wiring.join(
                     graph, leaf, "spine", "spine", params.spine, cables, pairs=pairs
@@ -123,33 +119,21 @@ def build(params: Params) -> nx.MultiDiGraph[str]:
     return graph
 
 
-def _add_tray(
+def _add_nvswitches(
     graph: nx.MultiDiGraph[str],
     params: Params,
     name: str,
+    hosts: range,
     tray: nx.MultiDiGraph[str],
-    rack: str,
 ) -> None:
-    """Adds a compute tray: its GPUs under the rack's NVSwitches, each NIC under the leaf of its rail."""
-    nics = wiring.add_hosts(graph, name, tray)
-    # Switches with as many links are one edge: racks have 18 of them.
-    runs = [
-        list(run)
-        for _, run in groupby(range(len(params.nvlinks)), params.nvlinks.__getitem__)
-    ]
-    for gpu in wiring.of_kind(tray, "gpu"):
-        for run in runs:
-            wires = params.nvlinks[run[0]]
-            where: dict[str, Any] = {
-                "tail_ports": [gpu],
-                "pairs": wiring.every([0], run),
-            }
-            wiring.join(
-                graph, name, f"{rack}nvswitch", "nvlink", params.nvlink, wires, **where
-            )
-    for rail, nic in enumerate(nics):
-        where = {"tail_ports": [nic], "pairs": [(0, rail)]}
-        wiring.join(graph, name, f"{rack}leaf", "nic", params.nic, **where)
+    """Adds the NVSwitches of a rack over its trays' GPUs."""
+    graph.add_node(name, kind="nvswitch", copies=len(params.nvlinks))
+    # Switches with as many links are one edge.
+    for wires, run in groupby(range(len(params.nvlinks)), params.nvlinks.__getitem__):
+        pairs = wiring.every(hosts, [*run])
+        for gpu in wiring.of_kind(tray, "gpu"):
+            ends = {"tail_ports": [gpu], "pairs": pairs}
+            wiring.join(graph, "host", name, "nvlink", params.nvlink, wires, **ends)
 
 
 def _board(params: Params) -> grace.Params:

@@ -94,6 +94,7 @@ class Walk:
     exits: dict[int, dict[int, Toll]] = field(default_factory=dict)
     onto: dict[int, Tolls] = field(default_factory=dict)
     pairs: dict[int, list[int]] = field(default_factory=dict)
+    walked: dict[tuple[object, ...], int] = field(default_factory=dict)
     rankings: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = field(
         default_factory=dict
     )
@@ -184,6 +185,33 @@ class Walk:
     # channels -------------------------------------------------------------------------------------------------
 
     def channel(self) -> None:
+        """All ways to begin the next channel, but from a state that was walked to its end: it takes as many steps."""
+        state = self.state()
+        if state in self.walked:
+            self.time = max(0, self.time - self.walked[state])
+            return
+        before = self.time
+        self.begin_channel()
+        if self.time > 0:
+            self.walked[state] = before - self.time
+
+    def state(self) -> tuple[object, ...]:
+        """All that the channels to come, and whether they are better, depend on: channels in another order are alike."""
+        count, target = len(self.orders), self.target
+        repeats = count and (target.same or not self.system.nets)
+        swaps = count % 2 and target.cross == 2
+        heads = self.orders if target.pattern == NVLS else ()
+        return (
+            count,
+            self.hops,
+            *self.room,
+            *self.speed,
+            tuple(self.orders[-1]) if repeats else (),
+            tuple(self.nets[-1]) if swaps else (),
+            frozenset(order[0] for order in heads),
+        )
+
+    def begin_channel(self) -> None:
         """All ways to begin the next channel."""
         count, n = len(self.orders), self.n
         self.orders.append([])
