@@ -229,7 +229,7 @@ def shares_of(
 
 def sent_by_gpus(planned: Planned, run: Run) -> float:
     """Bytes that leave all GPUs in a step, the mean of the steps of a run."""
-    fabric, (moved, _) = planned.fabric, run.everywhere
+    fabric, moved = planned.fabric, run.bytes.everywhere
     gpu = np.zeros(len(fabric.nodes), dtype=bool)
     gpu[fabric.positions(fabric.gpus)] = True
     rows = np.flatnonzero(moved > 0)

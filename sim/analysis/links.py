@@ -42,13 +42,13 @@ def link_report(
     """
     window = (window[0], window[1] + waiting)
     duration = run.finished + run.steps * waiting
-    used = metrics.link_utilisation(run.carried, links.bandwidth, duration)
+    used = metrics.link_utilisation(run.bytes.carried, links.bandwidth, duration)
     price = None if prices is None else prices.by_link
-    rows = metrics.busiest(_name_in(links), used, run.carried, price, SHOWN)
+    rows = metrics.busiest(_name_in(links), used, run.bytes.carried, price, SHOWN)
     loads = tuple(_load(links, run.traffic, row) for row in rows)
     edges = np.linspace(*window, PARTS + 1)
     busiest = [
-        _over_time(_link(links, row, used, run.data[0]), load, edges)
+        _over_time(_link(links, row, used, run.bytes.data), load, edges)
         for row, load in zip(rows, loads, strict=True)
     ]
     kinds = _kinds(links, run, used, window, prices)
@@ -104,19 +104,19 @@ def _kinds(
     prices: Prices | None,
 ) -> tuple[LinkKind, ...]:
     """Kinds of links that carried anything."""
-    _, copies = run.everywhere
+    copies = run.bytes.copies
     held = held_by(run.traffic, links, window)
     kinds = []
     for kind in links.kinds:
         rows = links.of_kind(kind)
-        rows = rows[run.carried[rows] > 0]
+        rows = rows[run.bytes.carried[rows] > 0]
         if not len(rows):
             continue
         use = LinkKind(
             kind=kind,
             links=min(len(links.of_kind(kind)), round(float(copies[rows].sum()))),
             utilisation=float(used[rows].max()),
-            bytes=float(run.data[1][rows].sum()),
+            bytes=float(run.bytes.data_everywhere[rows].sum()),
             held=held.get(kind, 0.0),
             shadow_price=None if prices is None else prices.by_kind.get(kind, 0.0),
             cause="" if prices is None else prices.causes.get(kind, ""),

@@ -247,7 +247,7 @@ def _details(
         gpus=planned.gpus,
         represents={p.rank: graph.represents[p.rank] for p in graph.programs},
         traffic=run.traffic,
-        carried=run.carried,
+        carried=run.bytes.carried,
         kernels=kernel_uses(planned, run),
         allocations=allocations_of(planned, run),
         chains=chains,

@@ -194,7 +194,7 @@ def _run_of(engine: Engine) -> Run:
         ready=tuple(rank.ready for rank in ranks),
         exposed=tuple(rank.exposed for rank in ranks),
         plans=engine.timed.plans,
-        **network.bytes._asdict(),
+        bytes=network.bytes,
         traffic=network.traffic,
         events=engine.env.events,
         solves=network.solves,

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from prestep.sim.costs.clock import Load
     from prestep.sim.costs.power import Power
     from prestep.sim.engine.exchange_timeline import ExchangeTimeline
-    from prestep.sim.engine.traffic import Traffic
+    from prestep.sim.engine.traffic import LinkBytes, Traffic
     from prestep.sim.planning.noise import Noise
 
 
@@ -121,12 +121,10 @@ class Timed:
 class Run:
     """Times of every operation: arrays of shape (steps, operations) by simulated rank.
 
-    `carried` has the bytes of every link; `everywhere` those with the links of other hosts that stand for the same,
-    and how many these are; `data` what of either is data, without the flags and headers that links carry beside it.
-    `exposed` has, by simulated rank and operation counted over steps, the seconds in which a kernel that stands for
-    many waited for its own exchanges, by axis. `events` and `solves` count the work of the run: events of SimPy,
-    and solutions of the network's rates. `budget` has the seconds of the GPU's power budget that were left after
-    kernels.
+    `bytes` has what every link carried. `exposed` has, by simulated rank and operation counted over steps, the seconds
+    in which a kernel that stands for many waited for its own exchanges, by axis. `events` and `solves` count the work
+    of the run: events of SimPy, and solutions of the network's rates. `budget` has the seconds of the GPU's power
+    budget that were left after kernels.
     """
 
     launch: tuple[np.ndarray, ...]
@@ -135,9 +133,7 @@ class Run:
     ready: tuple[dict[int, float], ...]
     exposed: tuple[Mapping[int, Mapping[str, float]], ...]
     plans: tuple[Plan, ...]
-    carried: np.ndarray
-    everywhere: tuple[np.ndarray, np.ndarray]
-    data: tuple[np.ndarray, np.ndarray]
+    bytes: LinkBytes
     traffic: Traffic
     events: int
     solves: int

@@ -154,7 +154,7 @@ class Network:
     @property
     def bytes(self) -> LinkBytes:
         """Bytes of every link for transfers that have ended."""
-        return LinkBytes.of(self._moved.values(), len(self.bandwidth))
+        return LinkBytes(tuple(self._moved.values()), len(self.bandwidth))
 
     @property
     def carried(self) -> np.ndarray:

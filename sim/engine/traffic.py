@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,40 +17,56 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 
 
-class LinkBytes(NamedTuple):
-    """Bytes that every link has carried; arrays of shape (links,).
+@dataclass(frozen=True, eq=False)
+class LinkBytes:
+    """Bytes that every link has carried; arrays of shape (links,), added up when somebody asks.
 
     Attributes
     ----------
-    carried
-        For the simulated transfers.
-    everywhere
-        With those that stand for the same, and how many these are.
-    data
-        What of either is data, without the flags and headers that links carry beside it.
+    moved : tuple of (plan, float)
+        Plans, and the payload bytes that have moved by each.
+    links : int
+        How many links there are.
     """
 
-    carried: Floats
-    everywhere: tuple[Floats, Floats]
-    data: tuple[Floats, Floats]
+    moved: tuple[tuple[Plan, float], ...]
+    links: int
 
-    @classmethod
-    def of(cls, moved: Iterable[tuple[Plan, float]], links: int) -> LinkBytes:
-        """From plans and the payload bytes that have moved by each."""
-        carried, everywhere, copies, data, copied = np.zeros((5, links))
-        for plan, size in moved:
-            np.add.at(carried, plan.links, plan.usage * size)
-            np.add.at(everywhere, plan.links, plan.usage * size * plan.copies)
+    @cached_property
+    def carried(self) -> Floats:
+        """For the simulated transfers."""
+        return self._sum((p.links, p.usage * size) for p, size in self.moved)
+
+    @cached_property
+    def everywhere(self) -> Floats:
+        """With transfers on other hosts that stand for the same."""
+        moved = ((p.links, p.usage * size * p.copies) for p, size in self.moved)
+        return self._sum(moved)
+
+    @cached_property
+    def copies(self) -> Floats:
+        """How many links each one stands for."""
+        copies = np.zeros(self.links)
+        for plan, _ in self.moved:
             np.maximum.at(copies, plan.links, plan.copies)
-            np.add.at(data, plan.links, plan.data_usage * size)
-            np.add.at(copied, plan.links, plan.data_usage * size * plan.copies)
-        return cls(carried, (everywhere, copies), (data, copied))
+        return copies
 
-    def plus(self, other: LinkBytes) -> LinkBytes:
-        """With what has been carried besides, for transfers of the same plans."""
-        everywhere = self.everywhere[0] + other.everywhere[0], self.everywhere[1]
-        data = self.data[0] + other.data[0], self.data[1] + other.data[1]
-        return LinkBytes(self.carried + other.carried, everywhere, data)
+    @cached_property
+    def data(self) -> Floats:
+        """What is data of `carried`, without the flags and headers that links carry beside it."""
+        return self._sum((p.links, p.data_usage * size) for p, size in self.moved)
+
+    @cached_property
+    def data_everywhere(self) -> Floats:
+        """What is data of `everywhere`."""
+        moved = ((p.links, p.data_usage * size * p.copies) for p, size in self.moved)
+        return self._sum(moved)
+
+    def _sum(self, parts: Iterable[tuple[Ints, Floats]]) -> Floats:
+        total = np.zeros(self.links)
+        for links, bytes_ in parts:
+            np.add.at(total, links, bytes_)
+        return total
 
 
 @dataclass(frozen=True, eq=False)

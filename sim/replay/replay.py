@@ -212,4 +212,6 @@ def _kinds(outcome: Outcome) -> list[str]:
     if outcome.fabric is None:
         return []
     links = outcome.fabric.links
-    return sorted({str(links.kind[i]) for i in np.flatnonzero(outcome.run.carried > 0)})
+    return sorted(
+        {str(links.kind[i]) for i in np.flatnonzero(outcome.run.bytes.carried > 0)}
+    )

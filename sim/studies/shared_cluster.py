@@ -249,7 +249,7 @@ def _links(fabric: Fabric, run: Run) -> tuple[Link, ...]:
         f"{a} -> {b}" for a, b in zip(fabric.links.src, fabric.links.dst, strict=True)
     ]
     links = metrics.busiest_links(
-        names, run.carried, fabric.links.bandwidth, run.finished
+        names, run.bytes.carried, fabric.links.bandwidth, run.finished
     )
-    data = dict(zip(names, run.data[0].tolist(), strict=True))
+    data = dict(zip(names, run.bytes.data.tolist(), strict=True))
     return tuple(replace(link, bytes=data[link.name]) for link in links)

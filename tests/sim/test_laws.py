@@ -221,7 +221,9 @@ def test_folded_is_unfolded(way: str) -> None:
     apart = reported(all_of_them)
     assert apart.step_time == pytest.approx(folded.step_time, rel=1e-9)
     assert apart.step_time_by_rank == pytest.approx(folded.step_time_by_rank, rel=1e-9)
-    assert all_of_them.run.carried == pytest.approx(done(way).run.carried, rel=1e-9)
+    assert all_of_them.run.bytes.carried == pytest.approx(
+        done(way).run.bytes.carried, rel=1e-9
+    )
     assert apart.peak_memory == folded.peak_memory
 
 
@@ -322,7 +324,7 @@ def test_links_carry_the_bytes_of_all_transfers(way: str) -> None:
     for p in d.run.plans:
         assert (p.usage > 0).all()
         np.add.at(put, p.links, p.usage * p.size)
-    assert d.run.carried == pytest.approx(3 * put, rel=1e-9)
+    assert d.run.bytes.carried == pytest.approx(3 * put, rel=1e-9)
 
 
 @pytest.mark.parametrize("proto", ["LL", "LL128", "Simple"])
@@ -340,14 +342,19 @@ def test_links_count_the_data_of_rings(cluster: str, proto: str) -> None:
     expected = 3 * sum(2 * size * 7 / 8 for size in sizes)
     source = np.array([str(name) for name in d.fabric.links.src])
     for gpu in d.fabric.gpus:
-        assert d.run.data[0][source == gpu].sum() == pytest.approx(expected, rel=1e-9)
+        assert d.run.bytes.data[source == gpu].sum() == pytest.approx(
+            expected, rel=1e-9
+        )
     result = reported(d)
     kind = result.link_kinds[0]
     hops = 1 if cluster == "mi300x" else 2  # through a switch or not
     assert kind.bytes == pytest.approx(8 * hops * expected, rel=1e-9)
     assert all(0 < link.utilisation <= 1 for link in result.links)
     # What protocols add is not data, but fills the link.
-    added = d.run.carried[d.run.carried > 0] / d.run.data[0][d.run.carried > 0]
+    added = (
+        d.run.bytes.carried[d.run.bytes.carried > 0]
+        / d.run.bytes.data[d.run.bytes.carried > 0]
+    )
     assert (added > 1.0).all()
 
 
@@ -355,9 +362,9 @@ def test_links_count_the_data_of_rings(cluster: str, proto: str) -> None:
 def test_data_is_no_more_than_what_links_carry(way: str) -> None:
     """Everything but copies has flags or headers; links of other hosts that stand for the same count both alike."""
     run = done(way).run
-    assert (run.data[0] <= run.carried * (1 + 1e-12)).all()
-    assert (run.data[1] <= run.everywhere[0] * (1 + 1e-12)).all()
-    assert ((run.data[0] > 0) == (run.carried > 0)).all()
+    assert (run.bytes.data <= run.bytes.carried * (1 + 1e-12)).all()
+    assert (run.bytes.data_everywhere <= run.bytes.everywhere * (1 + 1e-12)).all()
+    assert ((run.bytes.data > 0) == (run.bytes.carried > 0)).all()
 
 
 def test_a_slow_rank_slows_all_that_wait_for_it() -> None:

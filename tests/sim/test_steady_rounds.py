@@ -84,11 +84,11 @@ def differences(one: Run, other: Run) -> list[str]:
         ):
             found.append("exposed")
     for name, mine, its in (
-        ("carried", one.carried, other.carried),
-        ("everywhere", one.everywhere[0], other.everywhere[0]),
-        ("data", one.data[0], other.data[0]),
-        ("data everywhere", one.data[1], other.data[1]),
-        ("copies", one.everywhere[1], other.everywhere[1]),
+        ("carried", one.bytes.carried, other.bytes.carried),
+        ("everywhere", one.bytes.everywhere, other.bytes.everywhere),
+        ("data", one.bytes.data, other.bytes.data),
+        ("data everywhere", one.bytes.data_everywhere, other.bytes.data_everywhere),
+        ("copies", one.bytes.copies, other.bytes.copies),
     ):
         if not np.allclose(mine, its, rtol=REL, atol=REL * mine.max(initial=1.0)):
             found.append(name)

@@ -193,7 +193,7 @@ def test_folded_bytes_are_unfolded_bytes(layout: dict[str, object]) -> None:
     for kind in ("nvlink", "nic"):
         rows = done.fabric.links.kind == kind
         one, all_of_them = (
-            float(d.run.everywhere[0][rows].sum()) for d in (done, every)
+            float(d.run.bytes.everywhere[rows].sum()) for d in (done, every)
         )
         assert one == pytest.approx(all_of_them, rel=1e-6), kind
 

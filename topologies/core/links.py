@@ -36,7 +36,7 @@ class Nodes:
     @cached_property
     def index(self) -> dict[str, int]:
         """Name -> position."""
-        return {name: at for at, name in enumerate(self.names)}
+        return dict(zip(self.names, range(len(self.names)), strict=True))
 
     def __len__(self) -> int:
         return len(self.names)

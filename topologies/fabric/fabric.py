@@ -155,7 +155,7 @@ class Fabric:
     def hosts_of(self, nodes: Iterable[str]) -> list[str]:
         """`host_of` many nodes, all of which are there."""
         hosts, index = self.nodes.hosts, self.nodes.index
-        return [hosts[index[node]] for node in nodes]
+        return [hosts[at] for at in map(index.__getitem__, nodes)]
 
     def node_index(self, node: str) -> int:
         """Position of a node in `nodes`; raises InputError with a close name when there is none."""
@@ -190,7 +190,8 @@ class Fabric:
         """`node_index` of many names."""
         index = self.nodes.index
         try:
-            return np.array([index[name] for name in names], dtype=np.int64)
+            at = map(index.__getitem__, names)
+            return np.fromiter(at, dtype=np.int64, count=len(names))
         except KeyError as error:
             raise InputError(
                 unknown(self.name, "node", error.args[0], self.nodes.names)

@@ -30,8 +30,8 @@ class Pattern:
     ----------
     nodes : array (hosts, nodes of one host)
         Positions in the fabric's nodes.
-    rows, out, into : array (hosts, rows of one host)
-        Rows of links inside a host, out of it, and into it.
+    rows, out, into, table : array (hosts, rows of one host)
+        Rows of links inside a host, out of it, and into it; and all of these.
     ends : array (hosts, out), array (hosts, into)
         Positions, among the nodes outside every host, that rows leave to and come from.
     away, home : array (nodes, out or into) of hops, of CPUs, and of the number of best ways
@@ -49,6 +49,7 @@ class Pattern:
     rows: Ints = field(init=False)
     out: Ints = field(init=False)
     into: Ints = field(init=False)
+    table: Ints = field(init=False)
     ends: tuple[Ints, Ints] = field(init=False)
     away: Ints = field(init=False)
     home: Ints = field(init=False)
@@ -310,9 +311,12 @@ class _Survey:
         """Give a pattern the nodes and rows of its hosts."""
         outside = np.cumsum(self.host < 0) - 1
         pattern.nodes = self.members.rows(pattern.hosts)
-        pattern.rows = self.inner.rows(pattern.hosts)
-        pattern.out = self.out.rows(pattern.hosts)
-        pattern.into = self.into.rows(pattern.hosts)
+        parts = [one.rows(pattern.hosts) for one in (self.inner, self.out, self.into)]
+        pattern.table = np.concatenate(parts, axis=1)
+        places = np.cumsum([part.shape[1] for part in parts[:2]])
+        pattern.rows, pattern.out, pattern.into = np.split(
+            pattern.table, places, axis=1
+        )
         leaving, entering = self.dst[pattern.out], self.src[pattern.into]
         pattern.ends = outside[leaving], outside[entering]
         pattern.survey()

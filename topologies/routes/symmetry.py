@@ -19,7 +19,7 @@ from prestep.topologies.routes.net import Net
 from prestep.topologies.routes.stubs import Pattern, Stubs
 
 # What a link is to a plan; `src` and `dst` are where it lies.
-TRAITS = ("kind", "count", "bandwidth", "raw", "latency")
+TRAITS = ("kind_numbers", "count", "bandwidth", "raw", "latency")
 
 
 class Symmetry:
@@ -36,8 +36,9 @@ class Symmetry:
     def _net(self) -> Net:
         return self._batch.net
 
-    @cached_property
-    def _ends(self) -> tuple[Ints, Ints]:
+    @property
+    def ends(self) -> tuple[Ints, Ints]:
+        """Positions of the nodes that every link leaves and enters."""
         return self._links.ends(self._nodes)
 
     @cached_property
@@ -50,7 +51,7 @@ class Symmetry:
         rows = rows[~np.isin(self._links.kind[rows], sorted(STORAGE_LINKS))]
         kinds = {kind: at for at, kind in enumerate(dict.fromkeys(self._nodes.kinds))}
         kind = np.array([kinds[kind] for kind in self._nodes.kinds])
-        src, dst = (kind[ends[rows]] for ends in self._ends)
+        src, dst = (kind[ends[rows]] for ends in self.ends)
         joined = [rows[which] for _, which in groups(src * len(kinds) + dst)]
         one_rank = len(np.unique(rank_of(self._links.kind[rows]))) <= 1
         return one_rank and not any(self._odd(some[:, None]).any() for some in joined)
@@ -69,7 +70,7 @@ class Symmetry:
         return [self._labels_of(one) for one in self._stubs.patterns]
 
     def _labels_of(self, pattern: Pattern) -> Ints:
-        table = np.concatenate([pattern.rows, pattern.out, pattern.into], axis=1)
+        table = pattern.table
         labels = np.zeros(len(table), dtype=np.int64)
         marks: dict[bytes, int] = {}
         for at in np.flatnonzero(self._odd(table)).tolist():
@@ -138,38 +139,55 @@ class Symmetry:
 
     def rows(self, links: Ints, nodes: Ints, others: Ints) -> Ints | None:
         """Returns the links of `others` that correspond to `links` of `nodes`; None where some have no counterpart."""
-        walk = self._walk(nodes, others)
-        if not walk.all_found(links):
+        walk = self._walk(links, nodes, others)
+        if not walk.all_found():
             return None
-        rows = walk.row[links]
         met = np.zeros(len(self._links), dtype=bool)
-        met[rows] = True
-        one_to_one = int(met.sum()) == len(rows) and self._same(links, rows)
-        return rows if one_to_one else None
+        met[walk.row] = True
+        one_to_one = np.count_nonzero(met) == len(links) and self._same(links, walk.row)
+        return walk.row if one_to_one else None
 
     def _same(self, links: Ints, others: Ints) -> bool:
         """Whether links have the same traits as others, one by one."""
         columns = [getattr(self._links, name) for name in TRAITS]
         return all(np.array_equal(column[links], column[others]) for column in columns)
 
-    def _walk(self, nodes: Ints, others: Ints) -> _Walk:
-        """The correspondence of the hosts and the switches behind their ports, before any path is followed."""
+    def _walk(self, links: Ints, nodes: Ints, others: Ints) -> _Walk:
+        """The counterparts of links in or at the hosts, and of the switches there, before any path is followed."""
         stubs, outside = self._stubs, self._stubs.outside
-        row = np.full(len(self._links), -1)
-        node = np.full(len(self._nodes), -1)
-        here, there = stubs.member[nodes], stubs.member[others]
+        row, node = np.full(len(links), -1), np.full(len(self._nodes), -1)
+        src, dst = (ends[links] for ends in self.ends)
+        end = np.where(stubs.pattern[src] >= 0, src, dst)
         for number, which in groups(stubs.pattern[nodes]):
-            one, a, b = stubs.patterns[number], here[which], there[which]
-            for table in (one.rows, one.out, one.into):
-                row[table[a]] = table[b]
-            node[one.nodes[a]] = one.nodes[b]
+            one = stubs.patterns[number]
+            here, there = stubs.member[nodes[which]], stubs.member[others[which]]
+            image = np.full(len(one.hosts), -1)
+            image[here] = there
+            own = np.flatnonzero(stubs.pattern[end] == number)
+            host = image[stubs.member[end[own]]]
+            own, host = own[host >= 0], host[host >= 0]
+            row[own] = one.table[host, self._column[links[own]]]
             for ends in one.ends:
-                node[outside[ends[a]]] = outside[ends[b]]
-        return _Walk(self._sides, row, node)
+                node[outside[ends[here]]] = outside[ends[there]]
+        return _Walk(self, links, row, node)
 
     @cached_property
-    def _sides(self) -> tuple[_Side, _Side]:
-        src, dst = self._ends
+    def _column(self) -> Ints:
+        """Of every link in or at a host: its column in the table of the host's pattern."""
+        column = np.zeros(len(self._links), dtype=np.int64)
+        for one in self._stubs.patterns:
+            column[one.table] = np.arange(one.table.shape[1])
+        return column
+
+    def is_outside(self, nodes: Ints) -> Bools:
+        """Whether nodes are in no host that is a dead end of the network."""
+        outside: Bools = self._stubs.pattern[nodes] < 0
+        return outside
+
+    @cached_property
+    def sides(self) -> tuple[_Side, _Side]:
+        """Links by the node that they leave, and by the one that they enter."""
+        src, dst = self.ends
         return _Side.of(src, dst, len(self._nodes)), _Side.of(
             dst, src, len(self._nodes)
         )
@@ -242,36 +260,42 @@ class _Side:
 
 @dataclass(frozen=True, eq=False)
 class _Walk:
-    """The counterpart of each link and node of one group in another; -1 where it is not known yet."""
+    """The counterpart of each of some links, and of nodes, of one group in another; -1 where it is not known yet."""
 
-    sides: tuple[_Side, _Side]
+    symmetry: Symmetry
+    links: Ints
     row: Ints
     node: Ints
 
-    def all_found(self, links: Ints) -> bool:
+    def all_found(self) -> bool:
         """Finds the counterpart of every link, going on from nodes whose counterpart is known."""
-        rest = links[self.row[links] < 0]
+        at_host = self.row >= 0
+        rest = np.flatnonzero(~at_host)
         while len(rest):
-            for side in self.sides:
+            for side in self.symmetry.sides:
                 self._follow(side, rest)
             left = rest[self.row[rest] < 0]
             if len(left) == len(rest):
                 return False
             rest = left
-        src, dst = self.sides[0].near, self.sides[0].far
-        rows = self.row[links]
-        return all(
-            np.array_equal(self.node[ends[links]], ends[rows]) for ends in (src, dst)
-        )
+        return all(self._agree(ends, at_host) for ends in self.symmetry.ends)
 
-    def _follow(self, side: _Side, links: Ints) -> None:
+    def _agree(self, ends: Ints, at_host: Bools) -> bool:
+        """Whether nodes at one end of all links correspond: those in hosts do, as their links have the same place."""
+        here, there = ends[self.links], ends[self.row]
+        open_ = ~at_host | self.symmetry.is_outside(here)
+        return np.array_equal(self.node[here[open_]], there[open_])
+
+    def _follow(self, side: _Side, places: Ints) -> None:
         """Finds links by their place at a node whose counterpart is known, where their far ends agree."""
-        open_ = links[(self.row[links] < 0) & (self.node[side.near[links]] >= 0)]
-        rows = side.same(open_, self.node[side.near[open_]])
-        beyond, known = side.far[rows], self.node[side.far[open_]]
+        near = self.node[side.near[self.links[places]]]
+        places = places[(self.row[places] < 0) & (near >= 0)]
+        links = self.links[places]
+        rows = side.same(links, self.node[side.near[links]])
+        beyond, known = side.far[rows], self.node[side.far[links]]
         good = (rows >= 0) & ((known < 0) | (known == beyond))
-        self.row[open_[good]] = rows[good]
-        self.node[side.far[open_[good]]] = beyond[good]
+        self.row[places[good]] = rows[good]
+        self.node[side.far[links[good]]] = beyond[good]
 
 
 def _bytes(*parts: Ints) -> bytes:

@@ -101,11 +101,10 @@ class Oversubscription:
 
 def oversubscription(fabric: Fabric) -> list[Oversubscription]:
     """Every tier with links down and up, lowest first; wire rates."""
-    kinds = np.array(fabric.nodes.kinds)
-    up, down = _rates_up_and_down(fabric)
+    level, up, down = _rates_up_and_down(fabric)
     tiers = []
-    for kind in TIERS:
-        switches = np.flatnonzero((kinds == kind) & (up > 0) & (down > 0))
+    for at, kind in enumerate(TIERS):
+        switches = np.flatnonzero((level == at) & (up > 0) & (down > 0))
         if len(switches):
             ratio = down[switches] / up[switches]
             least, most = float(ratio.min()), float(ratio.max())
@@ -113,19 +112,20 @@ def oversubscription(fabric: Fabric) -> list[Oversubscription]:
     return tiers
 
 
-def _rates_up_and_down(fabric: Fabric) -> tuple[np.ndarray, np.ndarray]:
-    """Bytes/s that each node can send to the tiers above it, and that it can be sent from below."""
+def _rates_up_and_down(fabric: Fabric) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Every node's place in `TIERS`, bytes/s that it can send to the tiers above it, and be sent from below."""
     links, kinds = fabric.links, fabric.nodes.kinds
     order = {kind: at for at, kind in enumerate(TIERS)}
     level = np.array([order.get(kind, -1) for kind in kinds])
-    link_level = np.array([order.get(kind, -1) for kind in links.kind.tolist()])
+    link_level = np.array([order.get(kind, -1) for kind in links.kinds])
+    link_level = link_level[links.kind_numbers]
     src, dst = fabric.ends
     # Two leaves may be joined by a link of kind "spine" without a switch of that name.
     rising = np.maximum(level[dst], link_level) > level[src]
     arriving = level[dst] > level[src]
     up = np.bincount(src[rising], links.raw[rising], len(kinds))
     down = np.bincount(dst[arriving], links.raw[arriving], len(kinds))
-    return up, down
+    return level, up, down
 
 
 def diameter(fabric: Fabric) -> tuple[int, float, str, str]:

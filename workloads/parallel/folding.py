@@ -52,8 +52,10 @@ class Grid(Layout):
 
     def ranks(self, replicas: Iterable[int], p: int) -> list[int]:
         """Ranks of a stage in some replicas, those of a tensor-parallel group beside each other."""
-        parts = list(product(range(self.cp), range(self.tp)))
-        return [self.rank(d, p, t, c) for d in replicas for c, t in parts]
+        parts = [self.rank(0, p, t, c) for c in range(self.cp) for t in range(self.tp)]
+        firsts = self._strides["dp"] * np.array([*replicas], dtype=np.int64)
+        ranks: list[int] = np.add.outer(firsts, parts).ravel().tolist()
+        return ranks
 
     @cached_property
     def _members(self) -> list[int]:

@@ -22,7 +22,7 @@ from prestep.sim.collectives.nccl.outcome import (
 )
 from prestep.sim.collectives.nccl.system import System
 from prestep.sim.collectives.nccl.walk import Walk
-from prestep.sim.collectives.nccl.ways import DIS, LOC, NVL, PIX, PXN, SYS, Way
+from prestep.sim.collectives.nccl.ways import DIS, LOC, PIX, PXN, SYS, Way
 from prestep.sim.tools.process import with_room
 
 __all__ = ["BALANCED", "NVLS", "RING", "SPLIT", "TREE", "Channels", "compute"]
@@ -112,9 +112,6 @@ class _Search:
         """One search; whether its answer is perfect."""
         steps = STEPS_SAME if target.same else STEPS
         self.budget -= steps
-        if self.hopeless(target):
-            self.time = steps
-            return False
         # With the same ways open and the same best, a walk that found nothing finds nothing again in as many steps.
         walked = self.in_effect(target)
         if not self.system.limits.improvable(target, self.best, self.system.speed):
@@ -142,25 +139,6 @@ class _Search:
             type_inside=_farthest(self.types_inside, target.type_inside),
             type_between=_farthest(self.types_between, target.type_between),
         )
-
-    def hopeless(self, target: Channels) -> bool:
-        """Whether NVSwitches alone tell that nothing better fits: it spares the walk, and changes no answer.
-
-        Every channel takes its speed from every GPU's NVLinks, and all hops are alike there.
-        """
-        system, best = self.system, self.best
-        if system.nets or not system.up:
-            return False
-        if target.pattern == NVLS or target.type_inside > NVL:
-            return False
-        fits = target.most
-        if target.pattern == RING:
-            narrowest = min(
-                sum(system.room[at] for at in links) for links in system.nvlinks
-            )
-            fits = min(fits, int(narrowest / 1000 / target.inside + 1e-9))
-        no_better = fits * target.inside <= best.count * best.inside
-        return fits < target.least or no_better
 
     def run(self) -> Channels:
         """The channels, after both passes."""

@@ -196,7 +196,7 @@ class Walk:
             self.walked[state] = before - self.time
 
     def state(self) -> tuple[object, ...]:
-        """All that the channels to come, and whether they are better, depend on: channels in another order are alike."""
+        """All that further channels, and whether they are better, depend on: the order of those so far is no part."""
         count, target = len(self.orders), self.target
         repeats = count and (target.same or not self.system.nets)
         swaps = count % 2 and target.cross == 2

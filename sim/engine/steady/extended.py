@@ -64,7 +64,7 @@ class Extended:
             start=start,
             end=end,
             plans=self.timed.plans,
-            **self._bytes()._asdict(),
+            bytes=self._bytes(),
             traffic=self._traffic(),
             finished=max((float(e.max()) for e in end if e.size), default=0.0),
             **self._of_ranks(places),
@@ -108,8 +108,7 @@ class Extended:
         for plan, size in self._left_out():
             _, before = sizes.get(id(plan), (plan, 0.0))
             sizes[id(plan)] = plan, before + run.steps * size
-        left_out = LinkBytes.of(sizes.values(), len(run.carried))
-        return LinkBytes(run.carried, run.everywhere, run.data).plus(left_out)
+        return replace(run.bytes, moved=(*run.bytes.moved, *sizes.values()))
 
     def _left_out(self) -> Iterator[tuple[Plan, float]]:
         """Plans, and the bytes that the short run has not moved by them in a step."""
