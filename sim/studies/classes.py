@@ -1,8 +1,8 @@
 """Which elements of a cluster are alike for a job, so that a what-if of one of them stands for all.
 
-Colours are refined until they say all that the wiring and the layout say (Weisfeiler and Leman): two nodes have one
-colour if their neighbours have the same colours over links of the same speed, and if the ranks on them have the same
-pipeline stage and groups whose members have the same colours. What has one colour cannot be told apart by its place.
+Colours are refined (`prestep.topologies.core.colours`) until they say all that the wiring and the layout say: two nodes
+have one colour if their neighbours have the same colours over links of the same speed, and if the ranks on them have
+the same pipeline stage and groups whose members have the same colours.
 NCCL's trees and routes are no symmetry of the wiring, so links and hosts are told apart by the bytes on them as well.
 """
 
@@ -17,6 +17,7 @@ import numpy as np
 from prestep.sim.graph.opgraph import Chain, Comm
 from prestep.sim.planning.fleet import speeds_of
 from prestep.sim.planning.planned import Planned
+from prestep.topologies.core.colours import rounds
 from prestep.topologies.core.links import Ints
 
 
@@ -151,8 +152,8 @@ class Colours:
         labels = np.concatenate(
             [speeds, speeds + away, np.full(len(members) + len(bonds), 2 * away)]
         )
-        found = refined(_numbered(first), sources, targets, labels)
-        return found[: len(self.planned.fabric.nodes)]
+        *_, finest = rounds(_numbered(first), sources, targets, labels)
+        return finest[: len(self.planned.fabric.nodes)]
 
     def _first(self) -> Iterator[Hashable]:
         """What a node is by itself: its kind, and of a GPU its stage and speed."""
@@ -227,28 +228,6 @@ def _together(kind: str, at: Ints, groups: Ints) -> Iterator[tuple[str, Sequence
     cuts = np.flatnonzero(np.diff(groups[order])) + 1
     for members in np.split(at[order], cuts):
         yield kind, members.tolist()
-
-
-def refined(colours: Ints, sources: Ints, targets: Ints, labels: Ints) -> Ints:
-    """The coarsest colours, finer than these, under which nodes of one colour have the same neighbours."""
-    while True:
-        seen = np.zeros(len(colours), dtype=np.uint64)
-        np.add.at(seen, targets, _mixed(colours[sources], labels))
-        pairs = np.stack([colours.astype(np.uint64), seen], axis=1)
-        finer = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1)
-        if finer.max(initial=0) == colours.max(initial=0):
-            return colours
-        colours = finer
-
-
-def _mixed(colours: Ints, labels: Ints) -> np.ndarray:
-    """A number of 64 bits for each pair (splitmix): sums of them tell multisets apart."""
-    with np.errstate(over="ignore"):
-        z = colours.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)
-        z += (labels.astype(np.uint64) + np.uint64(1)) * np.uint64(0xD1B54A32D192ED03)
-        z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-        z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-        return z ^ (z >> np.uint64(31))
 
 
 def _numbered(values: Iterable[Hashable]) -> Ints:

@@ -16,11 +16,11 @@ from prestep import cli
 from prestep.sim.predict import plan
 from prestep.sim.spec.load import parse_scenario
 from prestep.sim.spec.sections import Scenario
-from prestep.sim.studies.classes import refined
 from prestep.sim.studies.elements import elements
 from prestep.sim.studies.representatives import representatives
 from prestep.sim.studies.tornado import tornado
 from prestep.sim.studies.whatif import Changes
+from prestep.topologies.core.colours import rounds
 from tests.executed import of, step_time
 
 WORDS = ("rank", "host", "host-clock", "link")
@@ -158,7 +158,8 @@ def test_names_do_not_colour(nodes: int, seed: int) -> None:
     other = random.permutation(nodes)
     moved = np.empty_like(first)
     moved[other] = first
-    one = refined(first, edges[0], edges[1], labels)
-    two = refined(moved, other[edges[0]], other[edges[1]], labels)[other]
+    *_, one = rounds(first, edges[0], edges[1], labels)
+    *_, moved = rounds(moved, other[edges[0]], other[edges[1]], labels)
+    two = moved[other]
     alike = one[:, None] == one[None, :]
     assert (alike == (two[:, None] == two[None, :])).all()

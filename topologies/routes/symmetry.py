@@ -12,6 +12,7 @@ from functools import cached_property
 
 import numpy as np
 
+from prestep.topologies.core.colours import numbered
 from prestep.topologies.core.kinds import STORAGE_LINKS, rank_of
 from prestep.topologies.core.links import Bools, Ints, Links, Nodes, groups
 from prestep.topologies.routes.batch import Batch
@@ -305,8 +306,6 @@ def _bytes(*parts: Ints) -> bytes:
 
 def _numbered(values: Ints) -> tuple[Ints, Ints]:
     """Values by their first appearance, each once; and for every value its number among those."""
-    _, first, which = np.unique(values, return_index=True, return_inverse=True)
-    order = np.argsort(first)
-    number = np.empty(len(order), dtype=np.int64)
-    number[order] = np.arange(len(order))
-    return values[np.sort(first)], number[which]
+    which = numbered(values)
+    _, first = np.unique(which, return_index=True)
+    return values[first], which

@@ -1,22 +1,23 @@
 """A cluster folded by symmetry: nodes that look alike from where they stand are one, with a count.
 
-Nodes get a colour by kind, and then, again and again, by the colours that their links lead to and by the links' numbers
-(colour refinement, Weisfeiler and Leman 1968). Equal colours then mean equal surroundings. A cluster with many
-different surroundings (one slow link) is folded more coarsely: after fewer rounds, at last by kind alone.
+Nodes get a colour by kind, and then, round after round, by the colours that their links lead to and by the links'
+numbers (`prestep.topologies.core.colours`). Equal colours then mean equal surroundings. A cluster with many different
+surroundings (one slow link) is folded more coarsely: after fewer rounds, at last by kind alone.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
+from prestep.topologies.core.colours import numbered, rounds
 from prestep.topologies.core.links import Ints
 from prestep.topologies.fabric import Fabric
 
 ROUNDS = 4
 MOST = 16  # classes that a picture can hold
-_ODD = np.uint64(0x9E3779B97F4A7C15)
 
 
 @dataclass(frozen=True)
@@ -74,57 +75,27 @@ def class_of(fabric: Fabric, most: int = MOST) -> Ints:
     """The class of every node, as an index into `Folded.classes` of `fold` with the same `most`."""
     kept: list[Ints] = fabric.memory.setdefault("colours", [])
     if not kept:
-        kept += _colours(fabric, *fabric.ends)
+        src, dst = fabric.ends
+        finer = rounds(_kinds(fabric), dst, src, _link_labels(fabric))
+        kept += islice(finer, ROUNDS + 1)
     return next((c for c in reversed(kept) if c.max() < most), kept[0])
-
-
-def _colours(fabric: Fabric, src: Ints, dst: Ints) -> list[Ints]:
-    """Colours after every round: numbers from 0 in order of first appearance."""
-    label = _link_labels(fabric).astype(np.uint64) * np.uint64(len(fabric.nodes))
-    colours = [_kinds(fabric)]
-    for _ in range(ROUNDS):
-        before = colours[-1].astype(np.uint64)
-        around = np.zeros(len(before), dtype=np.uint64)
-        np.add.at(around, src, _mixed(label + before[dst]))
-        colours.append(_numbered(_mixed(around + _mixed(before))))
-        if colours[-1].max() == colours[-2].max():
-            break
-    return colours
 
 
 def _kinds(fabric: Fabric) -> Ints:
     """A number for every node by its kind, and by whether it is in a host."""
     nodes = fabric.nodes
     pairs = zip(nodes.kinds, nodes.hosts, strict=True)
-    return _numbered(np.array([f"{kind}/{bool(host)}" for kind, host in pairs]))
+    return numbered(np.array([f"{kind}/{bool(host)}" for kind, host in pairs]))
 
 
 def _link_labels(fabric: Fabric) -> Ints:
     """A number for every link by its kind, count and bandwidth."""
     links = fabric.links
-    label = _numbered(links.kind)
+    label = numbered(links.kind)
     for column in (links.count, np.round(links.bandwidth, -3)):
-        number = _numbered(column)
-        label = _numbered(label * (int(number.max(initial=0)) + 1) + number)
+        number = numbered(column)
+        label = numbered(label * (int(number.max(initial=0)) + 1) + number)
     return label
-
-
-def _mixed(values: np.ndarray) -> np.ndarray:
-    """Numbers spread over 64 bits, the same on every machine, so that sums tell multisets apart."""
-    with np.errstate(over="ignore"):
-        mixed = (values + np.uint64(1)) * _ODD
-        mixed ^= mixed >> np.uint64(31)
-        mixed *= np.uint64(0xBF58476D1CE4E5B9)
-        mixed ^= mixed >> np.uint64(29)
-    return mixed
-
-
-def _numbered(values: np.ndarray) -> Ints:
-    """0, 1, ... by first appearance."""
-    _, first, inverse = np.unique(values, return_index=True, return_inverse=True)
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse]
 
 
 def _classes(fabric: Fabric, colour: Ints) -> tuple[Class, ...]:
@@ -146,7 +117,7 @@ def _classes(fabric: Fabric, colour: Ints) -> tuple[Class, ...]:
 
 def _edges(fabric: Fabric, src: Ints, dst: Ints) -> tuple[Edge, ...]:
     links = fabric.links
-    kind_number = _numbered(links.kind)
+    kind_number = numbered(links.kind)
     keys = np.stack([np.minimum(src, dst), np.maximum(src, dst), kind_number], axis=1)
     pairs, where = np.unique(keys, axis=0, return_inverse=True)
     where = where.reshape(-1)
