@@ -49,6 +49,8 @@ def with_script(setup: Setup, row: Mapping[str, str]) -> Setup:
     if not variables:
         return setup
     sections = {name: dict(keys) for name, keys in (setup.sections or {}).items()}
+    for section, keys in entry_of(row).get("program", {}).items():
+        sections.setdefault(section, {}).update(keys)
     for switch in (one for one in switches() if one.counts(variables)):
         for name in sorted(filter(switch.fits, variables)):
             for section, keys in switch.tables(name, variables[name]).items():
@@ -72,17 +74,23 @@ def _recomputed(
 def variables_of(row: Mapping[str, str]) -> dict[str, str]:
     """The variables that the script of a row exports and its pretrain.py uses; {} of a row that names no script."""
     notes = row.get("notes", "")
-    script = re.search(SCRIPT, notes)
-    if script is None:
+    if re.search(SCRIPT, notes) is None:
         return {}
+    entry = entry_of(row)
+    exported = entry.get("env", {}).items()
+    repeated = dict(re.findall(VARIABLE, notes))
+    variables = {**dict(pair for each in exported for pair in apart(*each)), **repeated}
+    unread = entry.get("unread", ())
+    return {name: value for name, value in variables.items() if name not in unread}
+
+
+def entry_of(row: Mapping[str, str]) -> Mapping[str, Any]:
+    """The system's entry in the file of configurations, if it has the script that the row names."""
+    script = re.search(SCRIPT, row.get("notes", ""))
     address = re.search(SYSTEM, row.get("url_or_repo", ""))
     entry = _configs().get("/".join(address.groups()), {}) if address else {}
-    same = str(entry.get("config", "")).rpartition("/")[2] == script[1]
-    told = dict(re.findall(VARIABLE, notes))
-    exported = entry["env"].items() if same else ()
-    variables = {**dict(pair for each in exported for pair in apart(*each)), **told}
-    unread = entry.get("unread", ()) if same else ()
-    return {name: value for name, value in variables.items() if name not in unread}
+    same = script and str(entry.get("config", "")).rpartition("/")[2] == script[1]
+    return entry if same else {}
 
 
 def apart(name: str, text: str) -> Iterator[tuple[str, str]]:

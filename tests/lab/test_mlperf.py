@@ -130,6 +130,8 @@ def test_a_script_is_the_scenario_of_its_row(
         scaling = by_row.megatron.fp8_scaling
         megatron = replace(script.megatron, fp8_scaling=scaling)
         script = replace(script, megatron=megatron)
+    decided = mlperf_scripts.entry_of(row).get("program", {}).get("megatron", {})
+    script = replace(script, megatron=replace(script.megatron, **decided))
     shapes = [replace(load_model(s.model), name="") for s in (by_row, script)]
     assert shapes[0] == shapes[1]
     assert microbatches_of(script) == microbatches_of(by_row)

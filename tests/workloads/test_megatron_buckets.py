@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from prestep.sim.graph.opgraph import KERNEL, Chain
+from prestep.sim.graph.opgraph import COMM, KERNEL, SYNC, Chain
+from prestep.sim.predict import step_time
 from tests.executed import executed
 from tests.workloads.test_megatron import scenario
 from tests.workloads.test_megatron_overlap import OVERLAP, sharded
@@ -63,6 +65,35 @@ def test_parameters_in_16_bits_wait_for_the_first_layers() -> None:
     assert gathered[0] >= tables
     halves = [size / 2 for size in reduced[-2::-1]]
     assert gathered[1:] == pytest.approx(halves, rel=1e-12)
+
+
+def backward_of(**megatron: Any) -> list[int]:
+    """Kinds of what is issued in the backward pass of a rank with a bucket for each parameter."""
+    asked = OVERLAP | {"main_grads": "bf16", "bucket_size": 1} | megatron
+    program = executed(sharded(asked, **ALONE)).lowered.graph.programs[0]
+    return program.kind[program.phase == 1].tolist()
+
+
+def test_a_bucket_is_reduced_as_soon_as_its_gradients_are_there() -> None:
+    """Also within a layer: between the reductions of its parameters it computes."""
+    issued = [kind for kind in backward_of() if kind != SYNC]
+    pairs = list(pairwise(issued))
+    layers = 2 * sum(pair == (KERNEL, COMM) for pair in pairs)
+    assert layers >= sum(pair == (COMM, COMM) for pair in pairs)
+    assert layers > 8
+
+
+def test_the_host_reads_a_norm_before_each_reduction() -> None:
+    """With a check of gradients it waits once a bucket, and the step takes longer (check_grads)."""
+    plain, checked = backward_of(), backward_of(check_for_nan_in_grad=True)
+    assert not plain.count(SYNC)
+    assert checked.count(SYNC) == checked.count(COMM) == plain.count(COMM) > 8
+    asked = OVERLAP | {"bucket_size": 1}
+    times = [
+        step_time(sharded(asked | check, **ALONE))
+        for check in ({}, {"check_for_nan_in_grad": True})
+    ]
+    assert times[0] < times[1]
 
 
 def casts(batch: int = 8, **changes: Any) -> float:

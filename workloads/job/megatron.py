@@ -109,6 +109,9 @@ class Megatron:
     clip_grad_on_device: bool = engine(
         False, "the host does not wait for the gradients' norm", wants="waiting"
     )
+    check_for_nan_in_grad: bool = engine(
+        False, "the host reads the norm of each bucket of gradients"
+    )
     bucket_size: int | None = engine(
         None,
         "parameters of a reduced bucket; default 40 million, or 1 million per data rank",

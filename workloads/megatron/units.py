@@ -42,7 +42,9 @@ class Unit:
     ``parameters`` counts this rank's trained parameters by name, ``frozen`` those that stay as they are; ``matrices``
     are those that an orthogonal update takes. ``casts`` are bytes that a step's first microbatch moves for its weights
     before they are multiplied. ``reads`` has the first operation of the forward pass that may read a
-    parameter, by its name; ``between`` the pass from one operation to another (to the end: None).
+    parameter, by its name, and ``writes`` the operations of the backward pass up to its gradient;
+    ``between`` is a part of the forward pass, from one operation to another (to the end: None), and
+    ``between_backward`` one of the backward pass.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Unit:
     parameters: dict[str, int]
     reads: dict[str, int]
     between: Callable[[int, int | None], Pass]
+    writes: dict[str, int]
+    between_backward: Callable[[int, int | None], Pass]
     split: Callable[[], Halves] | None = None
     matrices: tuple[Matrices, ...] = ()
     frozen: dict[str, int] = field(default_factory=dict)
@@ -93,7 +97,8 @@ def record(source: Source, again: Again, casting: float = 0.0) -> Unit:
         kept, transient = {"": waiting}, transient + max(0.0, stash + y.size - waiting)
     whole, name = t.program(), source.name
     ahead = part(whole, 0, cut)
-    back = part(whole, 0 if again.from_input else cut, len(whole))
+    begin = 0 if again.from_input else cut
+    back = part(whole, begin, len(whole))
     return Unit(
         name,
         pass_of(f"{name} forward", ahead, t.shared),
@@ -103,6 +108,12 @@ def record(source: Source, again: Again, casting: float = 0.0) -> Unit:
         _parameter_counts(module, trained=True),
         {p.name: t.reads[p.name] for p in module.parameters if p.name in t.reads},
         cache(partial(_between, f"{name} forward", ahead, t.shared)),
+        {
+            p.name: t.writes[p.name] - begin
+            for p in module.parameters
+            if p.name in t.writes
+        },
+        cache(partial(_between, f"{name} backward", back, t.shared)),
         partial(halves, source, again.full),
         _matrices(module),
         _parameter_counts(module, trained=False),
@@ -111,11 +122,11 @@ def record(source: Source, again: Again, casting: float = 0.0) -> Unit:
 
 
 def _between(
-    name: str, ahead: Program, shared: Shared, first: int, last: int | None
+    name: str, program: Program, shared: Shared, first: int, last: int | None
 ) -> Pass:
-    """The operations of a forward pass from one to another."""
-    end = len(ahead) if last is None else last
-    return pass_of(name, part(ahead, first, end), shared)
+    """The operations of a pass from one to another."""
+    end = len(program) if last is None else last
+    return pass_of(name, part(program, first, end), shared)
 
 
 def _matrices(module: Module) -> tuple[Matrices, ...]:

@@ -50,6 +50,8 @@ class Stretch:
         The last bucket that has set off when it begins, one beyond its own.
     completes
         Buckets whose gradients are all there after its backward pass, in the order in which they are.
+    within
+        As many operations of the backward pass, of the last run, as bring the gradients of each.
     """
 
     unit: Unit
@@ -58,6 +60,7 @@ class Stretch:
     ahead: int
     completes: tuple[int, ...] = ()
     later: tuple[tuple[int, int], ...] = ()
+    within: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -94,7 +97,9 @@ def bucketed(rank: Rank, parts: Sequence[Part], policy: BucketPolicy) -> Buckete
     if len(apart) == len({unit.name for unit, _ in runs}):
         apart = set()
     buckets, owners = _filled(rank, runs, apart, policy)
-    return Bucketed(tuple(buckets), tuple(_stretches(runs, owners, len(buckets))))
+    return Bucketed(
+        tuple(buckets), tuple(_stretches(runs, owners, len(buckets), policy))
+    )
 
 
 def _runs(parts: Sequence[Part]) -> Iterator[tuple[Unit, bool]]:
@@ -143,15 +148,18 @@ def _pieces(rank: Rank, unit: Unit) -> Iterator[Weights]:
 
 
 def _stretches(
-    runs: Sequence[tuple[Unit, bool]], owners: Sequence[Sequence[int]], count: int
+    runs: Sequence[tuple[Unit, bool]],
+    owners: Sequence[Sequence[int]],
+    count: int,
+    policy: BucketPolicy,
 ) -> Iterator[Stretch]:
     """Runs on end as far as nothing is waited for, or complete, between them."""
     seen: set[int] = set()
     open_: Stretch | None = None
     for (unit, _), held in zip(runs, owners, strict=True):
         # The run that has a bucket's first parameter is the last one, backward, to bring a gradient.
-        completes = tuple(sorted({n for n in held if n not in seen}, reverse=True))
-        seen.update(completes)
+        completes, within = _completions(unit, held, sorted(set(held) - seen), policy)
+        seen.update(held)
         (_, needs), *later = _demands(unit, held)
         alone = completes or later or (open_ and open_.later)
         if open_ and open_.unit is unit and open_.needs == needs and not alone:
@@ -160,7 +168,7 @@ def _stretches(
         if open_:
             yield open_
         ahead = min(max(held) + 1, count)
-        open_ = Stretch(unit, 1, needs, ahead, completes, tuple(later))
+        open_ = Stretch(unit, 1, needs, ahead, completes, tuple(later), within)
     if open_:
         yield open_
 
@@ -178,6 +186,20 @@ def _demands(unit: Unit, held: Sequence[int]) -> list[tuple[int, int]]:
                 demands.pop()
             demands.append((operation, bucket))
     return demands
+
+
+def _completions(
+    unit: Unit, held: Sequence[int], new: Sequence[int], policy: BucketPolicy
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Buckets that a run completes, and the operations of its backward pass up to the last gradient of each."""
+    if policy.packs or len(held) != len(unit.parameters):  # experts lie in one bucket
+        return tuple(reversed(new)), ()
+    places = [*zip(unit.parameters, held, strict=True)]
+    ends = [
+        (max(unit.writes[p] for p, n in places if n == bucket), bucket)
+        for bucket in new
+    ]
+    return tuple(n for _, n in sorted(ends)), tuple(end for end, _ in sorted(ends))
 
 
 def _apart(rank: Rank, unit: Unit) -> bool:

@@ -184,14 +184,27 @@ class Replicated(DataParallel):
         reduces = self.reduces and (last or self.policy.beside == "every")
         chunk = self._chunk(stage)
         for stretch in reversed(chunk.stretches):
-            unit, times = stretch.unit, stretch.times
-            self.rank.emit(which(unit), times)
-            if not reduces or aligned:
+            unit, times, back = stretch.unit, stretch.times, which(stretch.unit)
+            sets_off = reduces and not aligned
+            if sets_off and stretch.within and back is unit.backward:
+                self._reduce_within(chunk, stretch)
                 continue
-            if self.policy.packs:
+            self.rank.emit(back, times)
+            if sets_off and self.policy.packs:
                 self.t.cpu("zero_param", times * len(unit.parameters))
-            for number in stretch.completes:
+            for number in stretch.completes if sets_off else ():
                 self._reduce(chunk.buckets[number].reduced)
+
+    def _reduce_within(self, chunk: Bucketed, stretch: Stretch) -> None:
+        """A stretch's backward pass; in its last run buckets are reduced as soon as they are full."""
+        unit, begin = stretch.unit, 0
+        if stretch.times > 1:
+            self.rank.emit(unit.backward, stretch.times - 1)
+        for number, end in zip(stretch.completes, stretch.within, strict=True):
+            self.rank.emit(unit.between_backward(begin, end), 1)
+            self._reduce(chunk.buckets[number].reduced)
+            begin = end
+        self.rank.emit(unit.between_backward(begin, None), 1)
 
     def after(self, stage: int) -> None:
         """A backward pass has ended: aligned reductions of a chunk that is through set off."""
@@ -308,6 +321,10 @@ class Replicated(DataParallel):
         if policy.packs:
             t.cpu("zero_bucket")
             pass_over(t, n, 2.0 * policy.sent * n)
+        if not policy.packs and self.o.check_for_nan_in_grad:
+            # The host reads the norm of the bucket before it goes on (_ParamAndGradBucketGroup.check_grads).
+            pass_over(t, n, float(policy.sent * n))
+            t.synchronize()
         op = "reduce_scatter" if policy.scatters else "all_reduce"
         self.rank.with_copies(op, bucket, policy.sent)
         if policy.waits:

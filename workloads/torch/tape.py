@@ -212,6 +212,7 @@ class Tape(Recorder):
         self.retained: list[Backward] = []
         self.compiled: dict[Hashable, Hashable] = {}
         self.reads: dict[str, int] = {}
+        self.writes: dict[str, int] = {}
         self.tables: dict[Hashable, Tensor] = {}
         self._seq = self._launched = 0
 
@@ -359,6 +360,7 @@ class Tape(Recorder):
                 if whole is not None:
                     self.accumulate(edge, whole)
                 whole = None
+                self.writes[edge.name] = self.issued
 
     def _merge(self, buffers: dict[Edge, Tensor], edge: Edge, grad: Tensor) -> None:
         """Adds a gradient to those that a node or a leaf got before."""
