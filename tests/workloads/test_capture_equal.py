@@ -452,9 +452,9 @@ def written(said: dict[str, Any], patch: pytest.MonkeyPatch) -> list[Operation]:
     operations: list[tuple[int, Operation]] = []
     real, forget = Recorder.operate, Recorder.forget
 
-    def operate(self: Recorder, operation: Operation, *more: object) -> None:
+    def operate(self: Recorder, operation: Operation, *more: Any, **named: Any) -> None:
         operations.append((self.issued, operation))
-        real(self, operation, *more)  # type: ignore[arg-type]
+        real(self, operation, *more, **named)
 
     def forgotten(self: Recorder) -> None:
         forget(self)
