@@ -294,6 +294,37 @@ def test_weights_on_the_host_answer_questions(tmp_path: Path) -> None:
     captured((str(path),), path.with_suffix(".capture"), quiet=True)
 
 
+REJECTED = """
+import torch
+
+def until_none(x, most=200):
+    for _ in range(most):
+        x = x.normal_()
+        if not (x > 1).any(): return x
+    raise RuntimeError("never none")
+
+def until_one(x, most=200):
+    for _ in range(most):
+        x = x.normal_()
+        if (x < 1).any(): return x
+    raise RuntimeError("never one")
+
+weights = [torch.nn.Parameter(draw(torch.empty(512, 512, device="cuda"))) for draw in (until_none, until_one) for _ in range(300)]
+optimizer = torch.optim.SGD(weights, 0.1)
+for step in range(4):
+    torch._foreach_norm(weights)[0].backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_loops_of_many_tensors_that_wait_for_a_yes_or_a_no_end(tmp_path: Path) -> None:
+    """What one line asks of hundreds of tensors is never answered in one way for ever, whichever the line waits for."""
+    path = tmp_path / "train.py"
+    path.write_text(REJECTED)
+    captured((str(path),), path.with_suffix(".capture"), quiet=True)
+
+
 TRACED = """
 import torch
 net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.Flatten(), torch.nn.Linear(8 * 30 * 30, 10)).cuda()

@@ -20,7 +20,7 @@ NUMBERS = (
     aten.is_nonzero.default,
     aten.equal.default,
 )
-#: Answers of no to one line in a row, after which it is told yes.
+#: Answers of no to one line in a row, after which it is told yes once, and from then on in turns.
 PATIENCE = 64
 #: Files between a program and the answer.
 PASSING = ("/capture/record/", "/torch/_", "/torch/overrides", "/torch/utils/_")
@@ -42,8 +42,9 @@ class Reads:
         self.assumed, self.write = assumed, write
         self._asking: tuple[int, Any, int] | None = None
         self._refused = (
-            0  # times that one line was told no, one after the other within a step
+            0  # times that one line was told no since its last yes, within a step
         )
+        self._patience = PATIENCE
 
     def number(self, function: Any, args: Any) -> Any:
         """The host waits for a number, or an answer, of the device."""
@@ -64,11 +65,18 @@ class Reads:
         return self._patient() if answer is False else answer
 
     def _patient(self) -> bool:
-        """No, unless a line asks again and again: it waits for a yes, as loops that reject samples do."""
+        """No, unless a line asks again and again: it waits for a yes, as loops that reject samples do.
+
+        A yes may also be what keeps it asking (a loop until nothing is out of bounds), so that the next answer is no.
+        """
         asking = id(Log.current.events), *_line()
-        self._refused = self._refused + 1 if asking == self._asking else 0
-        self._asking = asking
-        return self._refused >= PATIENCE
+        if asking != self._asking:
+            self._asking, self._refused, self._patience = asking, 0, PATIENCE
+        self._refused += 1
+        if self._refused <= self._patience:
+            return False
+        self._refused, self._patience = 0, 1
+        return True
 
     def copied(self, function: Any, args: Any, options: Any) -> Any:
         """A tensor on the host; who does not ask for a copy beside the host waits for it."""
