@@ -23,6 +23,7 @@ from lab.measure import (
     libraries,
     moving,
     optimizers,
+    pairs,
     pointwise,
     products,
     programs,
@@ -55,6 +56,7 @@ FAMILIES = (
     strays,
     small,
     indexer,
+    pairs,
 )
 HELD_OUT = 5  # every fifth size of a family
 
