@@ -126,6 +126,7 @@ def measured(gpu: str) -> list[Case]:
         "small_more",
         "indexer",
         "indexer_sort",
+        "pairs",
     )
     parts = "", *(f".{name}" for name in later)
     paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in parts)
