@@ -52,7 +52,10 @@ def _row(kernel: Kernel, mine: list[Case]) -> tuple[str, ...]:
 
 def others(gpu: str) -> Iterator[tuple[str, ...]]:
     """Rows of traces of steps, of later products, and of other libraries' kernels that may be used."""
-    own = (cases.FOLDER / f"{gpu}.{part}.csv" for part in ("steps", "products"))
+    own = (
+        cases.FOLDER / f"{gpu}.{part}.csv"
+        for part in ("steps", "products", "attention")
+    )
     for path in (*own, LIGER / f"{gpu}-kernels.csv"):
         if path.exists():
             with path.open(newline="") as file:

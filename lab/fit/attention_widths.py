@@ -14,10 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from prestep.sim.costs import load_gpu
-from prestep.sim.costs.estimators.attention import LATENT, OVER, REFERENCE
-from prestep.sim.costs.kinds import ATTENTIONS
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.costs import Gpu, load_gpu
+from prestep.sim.costs.estimators.attention import OVER, REFERENCE, of_reference
+from prestep.sim.graph.kernel import ATTENTION, LATENT, Kernel, named
 
 ROWS = Path(__file__).parents[1] / "cases" / "attention-widths"
 #: Heads of queries and of keys whose rows of one sample are fitted to.
@@ -58,7 +57,7 @@ class Row:
             "attention_bwd": round((3 * self.query + 2 * self.value) / 5),
         }
         shape = self.batch, self.heads, self.kv_heads, self.tokens, widths[kind]
-        return Kernel(kind, shape, layout=LATENT if self.over == LATENT else "")
+        return named(kind, shape, layout=LATENT if self.over == LATENT else "")
 
 
 def rows(folder: Path = ROWS) -> list[Row]:
@@ -97,16 +96,24 @@ def ratios(measured: Iterable[Row]) -> dict[tuple[str, str, int], float]:
     for row in fitted:
         if not row.over:
             continue
-        for index, kind in enumerate(ATTENTIONS):
+        for index, kind in enumerate(ATTENTION):
             beside = plain.get((row.heads, row.kv_heads, row.tokens))
             shape = row.batch, row.heads, row.kv_heads, row.tokens, REFERENCE
-            least = (
-                beside.seconds[index] if beside else h200.duration(Kernel(kind, shape))
-            )
+            plainest = _under_limit(h200, named(kind, shape))
+            least = beside.seconds[index] if beside else plainest
             found[row.over, kind, row.tokens].append(
                 math.log(row.seconds[index] / least)
             )
     return {key: math.exp(fmean(logs)) for key, logs in sorted(found.items())}
+
+
+def _under_limit(gpu: Gpu, kernel: Kernel) -> float:
+    """Seconds of attention that runs back to back, as rows were measured: it draws the power limit.
+
+    Ratios are of two such times, so wide heads are slowed as those of 128 are.
+    """
+    time, drawn = gpu.duration(kernel), gpu.beyond_limit(of_reference(kernel))
+    return time * gpu.power.longer(drawn) if gpu.power and drawn else time
 
 
 def lines(found: dict[tuple[str, str, int], float]) -> list[str]:
@@ -116,7 +123,7 @@ def lines(found: dict[tuple[str, str, int], float]) -> list[str]:
     for over in OVER:
         kinds = (
             f"{kind} = [{', '.join(f'{found[over, kind, at]:.2f}' for at in tokens)}]"
-            for kind in ATTENTIONS
+            for kind in ATTENTION
         )
         made.append(f"{over} = {{ {', '.join(kinds)} }}")
     return made
@@ -130,8 +137,8 @@ def errors(measured: Iterable[Row]) -> dict[tuple[str, str, str], list[float]]:
             continue
         gpu = load_gpu(row.gpu)
         name = f"{row.query}" if row.query == row.value else f"{row.query}/{row.value}"
-        for index, kind in enumerate(ATTENTIONS):
-            predicted = gpu.duration(row.kernel(kind))
+        for index, kind in enumerate(ATTENTION):
+            predicted = _under_limit(gpu, row.kernel(kind))
             found[row.gpu, name, kind].append(predicted / row.seconds[index] - 1)
     return found
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from lab.fit.kineto_fused import fused_kernel
 from prestep.sim.costs import gemm
 from prestep.sim.costs.gpu import Gpu
-from prestep.sim.costs.power import FILLS_ABOVE, Meter, Power
+from prestep.sim.costs.power import FILLS_ABOVE, Load, Meter, Power
 from prestep.sim.costs.tables import Row
 from prestep.sim.graph.kernel import Kernel
 from prestep.validation.fit.kernel_rows import trace_rows
@@ -92,19 +92,16 @@ def offset(
 
 
 class TraceMeter(Meter):
-    """A meter that reads a trace: products in it have taken what the limit made of them."""
+    """A meter that reads a trace: kernels in it have taken what the limit made of them."""
 
-    def free_share(self, now: float, duration: float) -> float:
-        """Time at the highest clock over the measured `duration` of a product that started `now`."""
-        power = self.power
-        self._rest(now)
-        excess = power.product - 1.0
-        fast = min(duration, self.left / excess) if excess > 0 else duration
-        self._add(-excess * fast)
-        self.until = max(self.until, now + duration)
-        if duration <= 0:
-            return 1.0
-        return (fast + (duration - fast) / power.slowest) / duration
+    def free_share(self, now: float, duration: float, load: Load) -> float:
+        """Time in a burst over the measured `duration` of a kernel that started `now`."""
+        before = self.left, self.until
+        longer = self.run(now, duration, load) / duration if duration > 0 else 1.0
+        # What it drew was drawn for the measured time.
+        self.left, self.until = before
+        self.run(now, duration / longer, load)
+        return 1.0 / longer
 
 
 def at_full_clock(calls: list[Call], power: Power | None) -> list[Call]:
@@ -113,14 +110,15 @@ def at_full_clock(calls: list[Call], power: Power | None) -> list[Call]:
         return calls
     ordered = sorted(calls, key=lambda call: call.start)
     meter, done = TraceMeter(power, start=ordered[0].start), []
+    other, product = Load(power.other), power.load(power.product, own=power.in_16_bits)
     for call in ordered:
         done.append(call)
         if call.kernel.kind.endswith(HALVES):
             continue
         if not is_product(call):
-            meter.other(call.start, call.duration)
+            meter.run(call.start, call.duration, other)
         else:
-            share = meter.free_share(call.start, call.duration)
+            share = meter.free_share(call.start, call.duration, product)
             done[-1] = replace(call, duration=call.duration * share)
     return done
 

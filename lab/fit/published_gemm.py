@@ -104,19 +104,15 @@ def _mean_errors(
     return int(part.sum()), float(alone), float(with_table)
 
 
-# (GPU, source, published formats) of sustained load: what it is compared with is the short bursts' tile model. Random
-# data after 10,000 warm-ups (Azure), at length (SimuMax).
+# (GPU, source) of sustained load: what it is compared with is the short bursts' tile model. Random data after 10,000
+# warm-ups (Azure), at length (SimuMax). What Hoppers take longer their power limit says (`sim/costs/power.py`).
 SUSTAINED = {
     "a100": ("a100", "azure"),
     "a100-pcie": ("a100-pcie", "simumax"),
-    "h100": ("h100", "azure"),
-    "h200": ("h200", "azure"),
     "b200": ("b200", "simumax"),
 }
 # Formats for which better is known than bursts: the H200's own tables, and for the same SMs in the H100 its traces.
 OWN = {"h200": ("bf16", "fp8"), "h100": ("bf16",)}
-# Formats of those that were timed alone, in short runs: under load they are slower by what the same rows say.
-ALONE = {"h200": ("fp8",)}
 LONG = 100e-6  # s at peak: shorter products are launches and tails, not clocks
 BURSTS = {"a100-pcie": "a100"}
 
@@ -132,15 +128,8 @@ def sustained(
         for dtype, mine in rows_of(gpu, "gemm", source, rows).items():
             fitted = fits[burst, {"fp16": "bf16"}.get(dtype, dtype)]
             time = tile_time(TileModel(**fitted.constants), load(burst))
-            made[_burst_of(name, fitted.dtype)] = _median(mine, fitted.dtype, time)
-            if dtype in ALONE.get(name, ()):
-                made[dtype] = _median(mine, dtype, load(name).duration)
+            made[fitted.dtype] = _median(mine, fitted.dtype, time)
     return medians
-
-
-def _burst_of(gpu: str, dtype: str) -> str:
-    """The format whose bursts the tile model of published products has: on the H200 that of blocks, by its load."""
-    return f"{dtype}_block" if gpu == "h200" else dtype
 
 
 def _median(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from prestep.sim.costs.gpu import HARDWARE
 from prestep.sim.costs.terms import group
-from prestep.sim.graph.kernel import Kernel, product
+from prestep.sim.graph.kernel import Kernel, named, product
 
 # Start of a GEMM as steps see it (floor of the H200's fit to traces), s; what a serving stack's call takes beyond it is
 # the stack's and is taken off.
@@ -100,7 +100,7 @@ def _flash(gpu: str, row: dict[str, str]) -> Published:
     """FlashAttention's own benchmark: 2,048 features in heads (assumed), the same rate for causal kernels (assumed)."""
     dim, batch, seq = (int(part.split()[1]) for part in row["shape"].split(", "))
     heads = 2048 // dim
-    kernel = Kernel("attention_fwd", (batch, heads, heads, seq, dim))
+    kernel = named("attention_fwd", (batch, heads, heads, seq, dim))
     return Published(
         gpu,
         kernel,
@@ -134,9 +134,8 @@ def _attention(
         dim = (int(fields["qk_head_dim"]) + int(fields["v_head_dim"])) // 2
         # The fractions count the whole square, of which a causal kernel computes half: the forward of 64 heads would
         # reach 119 % of an A100's peak otherwise.
-        return Kernel(
-            kind, (batch, heads, kv_heads, seq, dim), dtype
-        ), products * 2.0 * batch * heads * seq**2 * dim
+        whole = products * 2.0 * batch * heads * seq**2 * dim
+        return named(kind, (batch, heads, kv_heads, seq, dim), dtype), whole
 
     return kernel
 

@@ -19,7 +19,7 @@ from prestep.sim.costs.gpu import HARDWARE, Gpu
 from prestep.sim.costs.gpu import names as gpu_names
 from prestep.sim.costs.interference import BUNDLED
 from prestep.sim.costs.kinds import DTYPE_BYTES, KINDS, work
-from prestep.sim.costs.power import Meter
+from prestep.sim.costs.power import Load, Meter
 from prestep.sim.costs.spreads import slowest_of
 from prestep.sim.costs.tables import read_rows
 from prestep.sim.graph.kernel import PREFIX, Kernel, product
@@ -132,17 +132,21 @@ def _under_load(name: str, gpu: Gpu) -> Iterator[Answer]:
     """Products in a row for 10, 100 and 1000 ms behind a long pause, and behind other kernels."""
     if gpu.power is None:
         return
+    power = gpu.power
+    product = power.load(power.product, own=power.in_16_bits)
     for seconds in (0.01, 0.1, 1.0):
-        meter = Meter(gpu.power)
+        meter = Meter(power)
         yield Answer(
-            f"{name}: products for {seconds:g} s", "GPUs", meter.product(0.0, seconds)
+            f"{name}: products for {seconds:g} s",
+            "GPUs",
+            meter.run(0.0, seconds, product),
         )
     for wait, other in ((0.02, 0.0), (0.02, 0.02)):
-        meter = Meter(gpu.power, left=0.0)
+        meter = Meter(power, left=power.spent)
         if other:
-            meter.other(0.0, other)
+            meter.run(0.0, other, Load(power.other))
         text = f"{name}: products 20 ms after {'other kernels' if other else 'a pause'}"
-        yield Answer(text, "GPUs", meter.product(wait, 0.1))
+        yield Answer(text, "GPUs", meter.run(wait, 0.1, product))
 
 
 def of_hosts() -> Iterator[Answer]:

@@ -8,9 +8,8 @@ from typing import NamedTuple
 
 from prestep.sim.analysis.critical_path import HOST, Segment
 from prestep.sim.collectives.plan import Plan
-from prestep.sim.costs.counterparts import kind_in_models
 from prestep.sim.costs.kinds import OPERATIONS, STREAM_PASSES
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import PREFIX, Kernel
 from prestep.sim.graph.opgraph import KERNEL, Chain, Program
 from prestep.sim.planning.planned import Planned
 
@@ -130,7 +129,9 @@ class Grounds:
         gpu = self.planned.gpu
         if kernel.kind == "spin":
             return Constant("pause", "", "measured")
-        family = family_of(kind_in_models(kernel)) if gpu.like is None else "lent"
+        family = (
+            family_of(kernel.kind.removeprefix(PREFIX)) if gpu.like is None else "lent"
+        )
         grade, _, octaves, _ = gpu.basis(kernel)
         beyond = ", past its table" if octaves else ""
         constant = Constant(family, f"{kernel.kind} {kernel.dtype}{beyond}", grade)

@@ -8,7 +8,6 @@ from operator import itemgetter
 
 import numpy as np
 
-from prestep.sim.costs.counterparts import kind_in_models
 from prestep.sim.costs.kinds import work
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL, Chain, Program
@@ -79,7 +78,7 @@ def formats_of(planned: Planned) -> dict[str, float]:
     for program in planned.graph.programs:
         ranks = len(planned.graph.represents[program.rank])
         for kernel, times in _kernels(planned.graph.kernels, program):
-            if any(word in kind_in_models(kernel) for word in PRODUCTS):
+            if any(word in kernel.kind for word in PRODUCTS):
                 flops[kernel.dtype] += ranks * times * work(kernel)[0]
     whole = sum(flops.values())
     if whole <= 0:

@@ -95,7 +95,7 @@ def _asked(
         name = name if is_operation else kind
     if name in (kernels.GEMM, "aten mm"):
         return kernels.product(shape, dtype, layout or "nt")
-    asked = kernels.Kernel(name, shape, dtype, layout, moved)
+    asked = kernels.named(name, shape, dtype, layout, moved)
     return replace(asked, layout=layout or "nt") if asked.is_product else asked
 
 

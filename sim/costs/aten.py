@@ -114,7 +114,8 @@ class Base:
         self._product, self._roofline = product, roofline
 
     def __call__(self, kernel: Kernel) -> float:
-        memory = work(kernel)[1] / (MEMORY * self._roofline.bandwidth)
+        flops, size = work(kernel)
+        memory = size / (MEMORY * self._roofline.bandwidth)
         if kernel.kind.startswith(RECURRENT) and len(kernel.shape) == 5:
             return self._recurrent(kernel)
         if is_product(kernel):
@@ -123,7 +124,7 @@ class Base:
                 return FLOOR + memory
             fewer = FEWER_BITS if kernel.layout.endswith(FAST) else 1.0
             return fewer * self._product(_as_gemm(kernel))
-        arithmetic = kernel.flops / (ARITHMETIC * self._roofline.peak_of(kernel.dtype))
+        arithmetic = flops / (ARITHMETIC * self._roofline.peak_of(kernel.dtype))
         if convolutions.is_convolution(kernel):
             return FLOOR + self._convolution(kernel, arithmetic, memory)
         if is_attention(kernel):

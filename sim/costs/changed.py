@@ -6,13 +6,13 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-from prestep.sim.costs.clock import Load, load_under
+from prestep.sim.costs.clock import load_under
 from prestep.sim.costs.draw import Draw
 from prestep.sim.costs.estimators import Basis, Estimator
 from prestep.sim.costs.estimators.chain import STAND_INS
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.gpu import Gpu
-from prestep.sim.costs.power import Power
+from prestep.sim.costs.power import Load, Power
 from prestep.sim.graph.kernel import Kernel
 
 
@@ -78,10 +78,6 @@ class ChangedGpu(Gpu):
         limit = self.model.power_limit
         return None if limit is None else limit * self._speed.power_limit
 
-    def hot(self, kernel: Kernel) -> bool:
-        """As the model's: the same kernels ask for most."""
-        return self.model.hot(kernel)
-
     @property
     def regulated(self) -> bool:
         """Whether its clock falls in other places than the model's."""
@@ -91,13 +87,17 @@ class ChangedGpu(Gpu):
     def load(self, kernel: Kernel) -> Load:
         """What a kernel draws here over the limit, and how long it takes once it draws the limit alone.
 
-        Where the model has a budget, its products draw what `Power` says, and its other kernels start from their mean:
-        a change of nothing changes nothing.
+        Where the model has a budget, its products and attention draw what `Power` says, and its other kernels start
+        from their mean: a change of nothing changes nothing.
         """
-        if self.power is not None and self.hot(kernel):
-            at_pace = _power(self.model, replace(self._speed, clock=self._pace(kernel)))
-            assert at_pace is not None
-            return Load(at_pace.product, at_pace.slowest)
+        if drawn := self.model.beyond_limit(kernel):
+            at_pace = replace(self._speed, clock=self._pace(kernel))
+            power, as_model = (
+                _power(self.model, at_pace, drawn),
+                self.model.load(kernel),
+            )
+            assert power is not None
+            return power.load(power.product, as_model.follows, as_model.own)
         return load_under(self.model, self, kernel)
 
     def _pace(self, kernel: Kernel) -> float:
@@ -161,11 +161,13 @@ def roofline_at(limits: Roofline, speed: Speed, clock: float) -> Roofline:
     )
 
 
-def _power(model: Gpu, speed: Speed) -> Power | None:
-    if model.power is None:
+def _power(model: Gpu, speed: Speed, drawn: float = 0.0) -> Power | None:
+    """The model's power limit after a change, of kernels that draw so much over it; 0: of products."""
+    if (power := model.power) is None:
         return None
-    low = model.power.exponent if model.draw is None else model.draw.exponent
-    return model.power.under(speed.power_limit, min(1.0, speed.clock), low)
+    low = power.exponent if model.draw is None else model.draw.exponent
+    power = replace(power, product=drawn or power.product)
+    return power.under(speed.power_limit, min(1.0, speed.clock), low)
 
 
 @cache

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from prestep.sim.costs.draw import ATTENTION, Draw
 from prestep.sim.costs.kinds import work
+from prestep.sim.costs.power import Load
 from prestep.sim.graph.kernel import Kernel
 
 if TYPE_CHECKING:
@@ -18,22 +19,6 @@ LOWEST = (
     0.17  # datasheet: 345 of 1,980 MHz, the lowest clock that an H100 and an H200 list
 )
 STEPS = 30  # halvings until a clock is found
-
-
-@dataclass(frozen=True)
-class Load:
-    """A kernel under a power limit.
-
-    Attributes
-    ----------
-    drawn
-        Power at the highest clock over the limit.
-    slowest
-        Time at the clock at which it draws the limit, over that at the highest clock; at least 1.
-    """
-
-    drawn: float
-    slowest: float
 
 
 def work_kind(kernel: Kernel) -> str:
@@ -51,7 +36,7 @@ def load_under(model: Gpu, gpu: ChangedGpu, kernel: Kernel) -> Load:
     assert drawn is not None and limit is not None and own is not None
     curve = _Curve(model, gpu, kernel, drawn)
     if curve.time <= 0:
-        return Load(0.0, 1.0)
+        return Load(0.0)
     # What the model draws while the kernel runs, over what its own watts sum up to.
     share = min(1.0, (own - drawn.idle) / curve.beyond(1.0))
     if model.power is not None:
@@ -59,11 +44,15 @@ def load_under(model: Gpu, gpu: ChangedGpu, kernel: Kernel) -> Load:
     allowed, asked = (limit - drawn.idle) / share, curve.beyond(gpu.clock)
     load = (drawn.idle + share * asked) / limit
     if asked <= allowed:
-        return Load(load, 1.0)
+        return Load(load)
     clock = fitting(curve.beyond, allowed, gpu.clock)
-    longer = curve.seconds(clock) / curve.seconds(gpu.clock)
+    longer = max(1.0, curve.seconds(clock) / gpu.duration(kernel))
     # Below the lowest clock the GPU pauses.
-    return Load(load, max(1.0, longer) * max(1.0, curve.beyond(clock) / allowed))
+    slowest = longer * max(1.0, curve.beyond(clock) / allowed)
+    behind = math.log(gpu.clock / clock)
+    return Load(
+        load, slowest, math.log(slowest) / behind, math.log(asked / allowed) / behind
+    )
 
 
 def fitting(

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from prestep.sim.costs import positions, terms
-from prestep.sim.costs.counterparts import in_models
 from prestep.sim.costs.estimators import OWN, Basis, Estimator
+from prestep.sim.costs.estimators.attention import FORMATS, plain
 from prestep.sim.costs.estimators.chain import STAND_INS
 from prestep.sim.costs.gpu import Gpu
 from prestep.sim.costs.kinds import STREAM_PASSES, work
@@ -98,9 +98,10 @@ class CorrectedGpu(Gpu):
 
     def _in_tables(self, kernel: Kernel) -> Kernel:
         """The kernel whose rows correct another: itself, or the one that machines measure of an operation."""
-        name, reading = name_of(kernel), in_models(kernel)
+        name, readable = name_of(kernel), kernel.dtype in FORMATS
         own = name in self._corrections or name in self._factors
-        return kernel if own or reading is None else reading.main
+        beside = kernel.is_attention and readable and not own
+        return plain(kernel) if beside else kernel
 
     def unloaded_basis(self, kernel: Kernel) -> Basis:
         """As the known GPU's, but where the machine's own rows reach the kernel."""

@@ -10,14 +10,15 @@ from typing import Any
 from prestep.sim import schema
 from prestep.sim.costs import generation as generations
 from prestep.sim.costs import terms
-from prestep.sim.costs.draw import ATTENTION, Draw
+from prestep.sim.costs.draw import ATTENTION as OF_ATTENTION
+from prestep.sim.costs.draw import Draw
 from prestep.sim.costs.estimators import attention
 from prestep.sim.costs.estimators.attention import Ratios, Widths
 from prestep.sim.costs.estimators.optimizer import Adamw
 from prestep.sim.costs.gemm import SAME, TileModel
 from prestep.sim.costs.kinds import DTYPE_BYTES, KINDS, SCANS
 from prestep.sim.costs.power import Power
-from prestep.sim.graph.kernel import GEMM
+from prestep.sim.graph.kernel import ATTENTION, GEMM
 from prestep.sim.schema import Items, Number, Schema, Table, Text
 
 #: The second part of a table's name in [terms].
@@ -27,7 +28,7 @@ TOOLKITS = tuple(f"{major}" for major in range(9, 20))
 BY_CUDA = Table(dict.fromkeys(TOOLKITS, attention.IN_FP8))
 POSITIVE, AT_LEAST_0, COUNT = Number(above=True), Number(), Number(1, whole=True)
 TABLES_OF_KERNELS = (
-    *KINDS,
+    *(*KINDS, *ATTENTION),
     *(terms.name(kind, layout) for kind in terms.LINEAR for layout in LAYOUTS),
 )
 DRAW = Table(
@@ -35,7 +36,7 @@ DRAW = Table(
         "idle": POSITIVE,
         "active": AT_LEAST_0,
         "byte": AT_LEAST_0,
-        "flop": Table(dict.fromkeys((*DTYPE_BYTES, ATTENTION), AT_LEAST_0)),
+        "flop": Table(dict.fromkeys((*DTYPE_BYTES, OF_ATTENTION), AT_LEAST_0)),
         "moved": AT_LEAST_0,
         "exponent": Number(1),
     },
@@ -195,7 +196,7 @@ class GpuFacts:
     draw
         What it draws, W and J; None: as `like`, at the same shares of the limit and the peaks.
     sustained
-        Time under hours of load over that of bursts, by number format, "grouped" or "attention".
+        Time under hours of load over that of bursts, by number format, or "grouped".
     beyond_alike
         Time of a product in a format beyond that in the format that runs alike (`gemm.SAME`), by format: a share of its
         arithmetic at the peak. Longer significands draw more power, so the clock is lower.
@@ -258,7 +259,7 @@ class GpuFacts:
     clock: float | None = fact(POSITIVE, float, None)
     draw: Draw | None = fact(DRAW, _draw, None)  # noqa: RUF009
     sustained: Mapping[str, float] = fact(
-        Table(dict.fromkeys((*DTYPE_BYTES, "grouped", "attention"), POSITIVE)),
+        Table(dict.fromkeys((*DTYPE_BYTES, "grouped"), POSITIVE)),
         _numbers,
         {},
     )
@@ -274,7 +275,8 @@ class GpuFacts:
     correction: Mapping[str, Correction] = fact(
         Table(
             dict.fromkeys(
-                ("default", GEMM, *KINDS), schema.all_of(("length", "spread"), POSITIVE)
+                ("default", GEMM, *ATTENTION, *KINDS),
+                schema.all_of(("length", "spread"), POSITIVE),
             )
         ),
         _corrections,

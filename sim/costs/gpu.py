@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from prestep.sim.costs import aten, gemm, generated, padding, sustained
-from prestep.sim.costs.counterparts import CUDNN, InModels, in_models
+from prestep.sim.costs.clock import work_kind
 from prestep.sim.costs.draw import Draw
 from prestep.sim.costs.estimators import Basis, Estimate, Estimator, tiles
+from prestep.sim.costs.estimators.attention import is_plain, widened
 from prestep.sim.costs.estimators.chain import chain_of
 from prestep.sim.costs.estimators.operations import AtenTables
 from prestep.sim.costs.estimators.roofline import Roofline
@@ -19,7 +21,13 @@ from prestep.sim.costs.estimators.table import KernelTables
 from prestep.sim.costs.facts import GpuFacts
 from prestep.sim.costs.gpu_files import HARDWARE, aten_of, facts_of, names, rows_of
 from prestep.sim.costs.kinds import DTYPE_BYTES, check, work
-from prestep.sim.costs.power import BUSY_ABOVE, FILLS_ABOVE, Power
+from prestep.sim.costs.power import (
+    ATTENTION_FOLLOWS,
+    BUSY_ABOVE,
+    FILLS_ABOVE,
+    Load,
+    Power,
+)
 from prestep.sim.costs.tables import REACH, Kriged, Row, read_operations
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import GROUPS, PREFIX, Kernel, plain_product
@@ -155,7 +163,8 @@ class Gpu:
         if self._operations is None:
             return None
         rows = read_operations(self._operations)
-        return AtenTables(rows, self.tile_time, self.roofline)
+        lent = sibling.lent_operations(self)
+        return AtenTables(rows, self.tile_time, self.roofline, lent)
 
     def surface(self, kernel: Kernel) -> tuple[Kriged, bool] | None:
         """Where an ATen operation is read, and whether in its own group; None for other kernels and without rows."""
@@ -163,10 +172,6 @@ class Gpu:
         if tables is None or not tables.reads(kernel):
             return None
         return tables.surface(kernel)
-
-    def reading(self, kernel: Kernel) -> InModels | None:
-        """The kernels of models as which an operation of PyTorch is priced; None where it was measured itself."""
-        return in_models(kernel) if self.surface(kernel) is None else None
 
     # Alone on the GPU.
 
@@ -213,7 +218,12 @@ class Gpu:
         return padding.filled_up(self, kernel, self.alone)
 
     def _plain(self, kernel: Kernel) -> Kernel:
-        """Returns the kernel to price: the bare product if the GPU has no measured operations for a product."""
+        """Returns the kernel to price: the bare product if the GPU has no measured operations for a product.
+
+        Of plain attention what its sizes say counts, whoever recorded it.
+        """
+        if kernel.is_attention and is_plain(kernel):
+            return replace(kernel, bytes=0.0, flops=0.0)
         priced = kernel.is_product and kernel.dtype in DTYPE_BYTES
         if not priced or len(kernel.shape) != 3 or self.surface(kernel) is not None:
             return kernel
@@ -275,13 +285,6 @@ class Gpu:
         return basis
 
     def _basis(self, kernel: Kernel) -> Basis:
-        own = self.surface(kernel) is not None
-        stepped = self._in_steps(kernel) if own else None
-        if stepped is not None:
-            basis = self.basis(stepped.main)
-            # The ratio of a variant to the plain operation is this GPU's own.
-            varied = stepped.beside is not None and basis.grade == "measured"
-            return basis._replace(grade="fitted") if varied else basis
         basis = self.unloaded_basis(kernel)
         if self.link(kernel).loaded:
             return basis
@@ -308,10 +311,6 @@ class Gpu:
         """
         check(kernel)
         kernel = self._plain(kernel)
-        if (stepped := self._in_steps(kernel)) is not None:
-            beside = stepped.beside
-            apart = self.duration(kernel) / self.duration(beside) if beside else 1.0
-            return self.in_step(stepped.main, together, cuda) * apart
         is_grouped = kernel.kind in GROUPS and len(kernel.shape) == 4
         time = self.duration(gemm.in_whole_tiles(kernel) if is_grouped else kernel)
         # Starts of tiles follow the clock as their arithmetic does: not only what arithmetic bounds is slower.
@@ -320,39 +319,43 @@ class Gpu:
         load = clock * self.sustained(kernel) * toolkit
         return time * load * self.sms / (self.sms - kernel.reserved)
 
-    def _in_steps(self, kernel: Kernel) -> InModels | None:
-        """Returns the traced kernels that price an operation in a step, even where the operation itself was measured.
-
-        Models' tables are of traced steps, where power bounds attention. Steps have cuDNN's: another library's is
-        slowed by the clock as that is.
-        """
-        if self.surface(kernel) is None:
-            return in_models(kernel)
-        return in_models(kernel, libraries=(CUDNN,))
-
     def sustained(self, kernel: Kernel) -> float:
         """Time of a kernel that arithmetic bounds under hours of load over `duration`, where that rests on bursts."""
         return sustained.sustained(self.facts, self.roofline, kernel)
 
-    def hot(self, kernel: Kernel) -> bool:
-        """Whether a kernel draws more than the power limit: products of 16 bits that fill the GPU."""
-        if (
-            self.power is None
-            or not (gemm.is_tiled(kernel) or aten.is_product(kernel))
-            or gemm.SAME.get(kernel.dtype, kernel.dtype) != "bf16"
-        ):
-            return False
+    def beyond_limit(self, kernel: Kernel) -> float:
+        """What arithmetic that fills the GPU draws in a burst over the power limit; 0 for other kernels."""
+        dtype = widened(kernel).dtype
+        if self.power is None or not self.power.own(dtype):
+            return 0.0
+        is_product = gemm.is_tiled(kernel) or aten.is_product(kernel)
+        if not (is_product or kernel.is_attention):
+            return 0.0
         duration = self.duration(kernel)
-        least = BUSY_ABOVE * self.peak["bf16"] * duration
-        return duration > FILLS_ABOVE and work(kernel)[0] > least
+        if duration <= FILLS_ABOVE:
+            return 0.0
+        if kernel.is_attention:
+            return self._watts(kernel, duration)
+        busy = work(kernel)[0] > BUSY_ABOVE * self.peak[dtype] * duration
+        return self.power.product if busy else 0.0
 
-    def hot_among(self, kernels: Sequence[object]) -> frozenset[int]:
-        """Indices of those that draw more than the power limit."""
-        return frozenset(
-            index
-            for index, kernel in enumerate(kernels)
-            if isinstance(kernel, Kernel) and self.hot(kernel)
-        )
+    def _watts(self, kernel: Kernel, duration: float) -> float:
+        """What a kernel draws at the highest clock over the power limit, by its flops and bytes; 0 where unknown."""
+        draw, limit = self.draw, self.power_limit
+        if draw is None or limit is None:
+            return 0.0
+        joules = draw.kernel(duration, *work(kernel), work_kind(kernel))
+        return (draw.idle + joules / duration) / limit
+
+    def load(self, kernel: Kernel) -> Load:
+        """What a kernel draws over the power limit of a GPU that has one, and how it goes with the clock."""
+        assert self.power is not None
+        drawn = self.beyond_limit(kernel)
+        if not drawn:
+            return Load(self.power.other)
+        if kernel.is_attention:
+            return self.power.load(drawn, ATTENTION_FOLLOWS)
+        return self.power.load(drawn, own=self.power.own(kernel.dtype))
 
 
 def load(name: str, folder: Path | None = None) -> Gpu:

@@ -16,7 +16,7 @@ from prestep.sim.costs.generation import Generation
 from prestep.sim.costs.spreads import widths
 from prestep.sim.costs.tables import Row, read_rows
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.sim.graph.kernel import PRODUCTS
+from prestep.sim.graph.kernel import BACKWARD, FUSED_ATTENTION, PRODUCTS
 
 HARDWARE = Path(__file__).parent / "hardware"
 #: Ends of names of the files beside a GPU's facts.
@@ -28,8 +28,11 @@ LEAST = 20  # steps without which errors say nothing
 #: The kernels that take most of the step of a kind of model; smaller ones could be far off unnoticed.
 MODELS = {
     **dict.fromkeys(PRODUCTS, "transformer"),
-    "attention_fwd": "transformer",
-    "attention_bwd": "transformer",
+    **{
+        kind + way: "transformer"
+        for kind in FUSED_ATTENTION.values()
+        for way in ("", BACKWARD)
+    },
     "aten _grouped_mm": "experts",
 }
 

@@ -20,10 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from prestep.sim import schema
-from prestep.sim.costs.counterparts import kind_in_models
 from prestep.sim.costs.kinds import work
 from prestep.sim.errors import Mistake
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import BACKWARD, FUSED_ATTENTION, PREFIX, Kernel
 
 # Elements of the output tile of cuBLAS's large Hopper kernels (nvjet 256x128, 128x256).
 TILE = 256 * 128
@@ -85,10 +84,9 @@ class Beside:
 
     def known(self, kernel: Kernel) -> float | None:
         """The factor of a kernel's kind and layout, else of its kind."""
-        kernel = model_kernel(kernel)
-        return self.factor.get(
-            f"{kernel.kind} {kernel.layout}".strip(), self.factor.get(kernel.kind)
-        )
+        kind = factor_name(kernel)
+        own = self.factor.get(f"{kind} {kernel.layout}".strip())
+        return self.factor.get(kind) if own is None else own
 
     def contention(self, kernel: Any = None) -> float:
         """Factor >= 1 on the time of a collective beside this kernel (they share HBM and L2); None: beside any."""
@@ -123,7 +121,7 @@ def draws_tiles(kernel: Kernel, sms: int) -> bool:
     if kernel.is_product:
         m, n, _ = kernel.shape
         return m * n > ROUNDS * sms * TILE
-    return kernel.kind.startswith("attention")
+    return kernel.kind.removesuffix(BACKWARD) == FUSED_ATTENTION["cudnn"]
 
 
 def scarcity(channels: int) -> float:
@@ -135,11 +133,10 @@ def scarcity(channels: int) -> float:
     return min(1.4, max(0.4, 1.6 - channels / 40)) if channels else 1.0
 
 
-def model_kernel(kernel: Kernel) -> Kernel:
-    """Returns a kernel with attention of PyTorch renamed to the kind that has a factor here."""
-    # FlashAttention leaves as much to others as cuDNN's does.
-    kind = kind_in_models(kernel).removeprefix("flash2_")
-    return kernel if kind == kernel.kind else replace(kernel, kind=kind)
+def factor_name(kernel: Kernel) -> str:
+    """What factors call a kernel's kind; attention of all libraries leaves about as much to others."""
+    is_attention = kernel.is_attention
+    return kernel.direction if is_attention else kernel.kind.removeprefix(PREFIX)
 
 
 FILE = Path(__file__).with_suffix(".toml")

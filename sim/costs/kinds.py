@@ -10,7 +10,16 @@ from collections.abc import Callable
 
 from prestep.sim.costs import gemm
 from prestep.sim.errors import InputError, did_you_mean
-from prestep.sim.graph.kernel import PREFIX, PRODUCTS, STATED, Kernel
+from prestep.sim.graph.kernel import (
+    BACKWARD,
+    FLEX,
+    FUSED_ATTENTION,
+    PREFIX,
+    PRODUCTS,
+    STATED,
+    Kernel,
+    attention,
+)
 
 # Scales included: fp8_block has an fp32 for 128 elements (DeepSeek-V3's activations), mxfp8 a byte for 32 (OCP MX),
 # nvfp4 a byte for 16.
@@ -29,9 +38,6 @@ DTYPE_BYTES: dict[str, float] = {
     "int16": 2,
     "int8": 1,
 }
-
-# Attention with all keys, of which the tables have batch, heads, sequence and width of heads.
-ATTENTIONS = ("attention_fwd", "attention_bwd")
 
 # Operations of PyTorch over elements that only move memory: bytes per element and per byte of dtype, reads plus writes.
 OPERATIONS = {
@@ -106,17 +112,18 @@ def _product(kernel: Kernel) -> Work:
     return count * 2.0 * m * n * k, count * (each * (m * k + k * n) + out * m * n)
 
 
-def attention_flops(kernel: Kernel) -> float:
-    """Causal attention: two (forward) or five (backward) products of half the seq x seq matrix."""
-    batch, heads, _, seq, dim = kernel.shape
-    products = 2 if kernel.kind.endswith("_fwd") else 5
-    return products * 2.0 * batch * heads * seq * seq * dim / 2
-
-
 def _attention(kernel: Kernel) -> Work:
-    batch, heads, kv_heads, seq, dim = kernel.shape
-    tensors = (2 * heads + 2 * kv_heads) * (1 if kernel.kind.endswith("_fwd") else 2)
-    return attention_flops(kernel), 2.0 * batch * seq * dim * tensors
+    """Two products (backward five) over the scores that a mask leaves: half of them where it is causal."""
+    batch, heads, kv_heads, queries, keys, dim = kernel.shape
+    back = kernel.kind.endswith(BACKWARD)
+    scores = float(batch * heads * queries * keys)
+    seen = 0.5 if "causal" in kernel.layout else 1.0
+    moved = 2.0 * batch * dim * (2 * heads * queries + 2 * kv_heads * keys)
+    return 2.0 * (5 if back else 2) * seen * scores * dim, moved * (2 if back else 1)
+
+
+def _in_triton(kernel: Kernel) -> Work:
+    return _attention(attention(kernel.shape, backward=kernel.kind.endswith("bwd")))
 
 
 def _sparse_attention(kernel: Kernel) -> Work:
@@ -167,7 +174,7 @@ def _over_channels(kernel: Kernel) -> Work:
     return 0.0, 2.0 * passes * batch * seq * (2 * keys * key_dim + values * value_dim)
 
 
-ATTENTION_SHAPE = "batch, heads, kv_heads, seq, head_dim"
+ATTENTION_SHAPE = "batch, heads, kv_heads, queries, keys, head_dim"
 SCAN_SHAPE = "batch, seq, keys, key_dim, values, value_dim, chunk"
 #: What goes with state-space and linear attention, forward and backward: scans, a norm in groups, a convolution.
 SCANS = {
@@ -186,10 +193,14 @@ KINDS: dict[str, tuple[str, Callable[[Kernel], Work]]] = {
     "aten bmm": ("batch, m, n, k", _product),
     "aten _grouped_mm": ("experts, m, n, k", _product),
     **{
-        f"{library}attention_{way}": (ATTENTION_SHAPE, _attention)
-        for library in ("", "triton_", "flash2_")
-        for way in ("fwd", "bwd")
+        f"{kind}{way}": (ATTENTION_SHAPE, _attention)
+        for kind in (*FUSED_ATTENTION.values(), FLEX)
+        for way in ("", BACKWARD)
     },
+    **dict.fromkeys(
+        ("triton_attention_fwd", "triton_attention_bwd"),
+        ("batch, heads, kv_heads, seq, head_dim", _in_triton),
+    ),
     **{
         f"{name}_{way}": (SCAN_SHAPE, rule)
         for name, rule in SCANS.items()

@@ -4,9 +4,9 @@ Tables are interpolated between rows that noise and choices of a library move by
 grows with a size (few rows by wide weights), that makes a larger kernel faster than a smaller one. The time of a kernel
 is the least of its own and those of larger ones.
 
-Exceptions are the libraries' own. A shape that a measured step has keeps its time, whatever cuBLAS chose for it. A
-product whose rows lie at no multiple of 16 bytes is not filled up (`unaligned` of a GPU's file), a convolution of fewer
-than eight channels takes another algorithm, and so do heads of other widths: no other kernel stands in for these.
+Exceptions are the libraries' own. A product whose rows lie at no multiple of 16 bytes is not filled up (`unaligned` of
+a GPU's file), a convolution of fewer than eight channels takes another algorithm, and so do heads of other widths: no
+other kernel stands in for these.
 """
 
 from __future__ import annotations
@@ -37,7 +37,6 @@ AXES: dict[str, tuple[int, ...]] = {
     **dict.fromkeys(STREAM_PASSES, (0,)),
     **dict.fromkeys(FILLED, (0, 1, 2)),
     **dict.fromkeys(GROUPS, (1, 2, 3)),
-    **dict.fromkeys(("attention_fwd", "attention_bwd"), (0, 3)),
 }
 
 
@@ -49,6 +48,9 @@ def axes(kernel: Kernel) -> tuple[int, ...]:
     >>> axes(Kernel("aten mm", (192, 8192, 8192), "bf16", "nt"))
     (0, 1, 2)
     """
+    if kernel.is_attention:
+        _, _, _, queries, keys, _ = kernel.shape
+        return (0, 3) if queries == keys else (0,)
     if "batch_norm" in kernel.kind or kernel.kind.startswith(BY_INDEX):
         # More channels are more blocks of threads, and a row's width chooses the kernel.
         return (0,)
@@ -58,9 +60,14 @@ def axes(kernel: Kernel) -> tuple[int, ...]:
     return AXES.get(kernel.kind, ())
 
 
-def filled_up(gpu: Gpu, kernel: Kernel, seconds: Callable[[Kernel], float]) -> float:
-    """Seconds of a kernel by a table, no more than of a larger one; what was seen in a step stays as it is."""
-    if _own_choice(gpu, kernel):
+def filled_up(
+    gpu: Gpu,
+    kernel: Kernel,
+    seconds: Callable[[Kernel], float],
+    further: tuple[int, ...] = (),
+) -> float:
+    """Seconds of a kernel by a table, no more than of a larger one; `further`: more sizes that can be filled up."""
+    if _own_choice(kernel):
         return seconds(kernel)
 
     def remembered(one: Kernel) -> float:
@@ -68,7 +75,7 @@ def filled_up(gpu: Gpu, kernel: Kernel, seconds: Callable[[Kernel], float]) -> f
             gpu.unfilled[one] = seconds(one)
         return gpu.unfilled[one]
 
-    over = axes(kernel)
+    over = axes(kernel) + further
     time = least(kernel, remembered, over)
     if len(over) != 1:
         return time
@@ -81,18 +88,12 @@ def filled_up(gpu: Gpu, kernel: Kernel, seconds: Callable[[Kernel], float]) -> f
     return max(time, least(_resized(kernel, axis, smaller), remembered, over))
 
 
-def _own_choice(gpu: Gpu, kernel: Kernel) -> bool:
-    """Whether a library is known to take longer for a kernel than it might for a larger one.
-
-    A measured step has the very shape, or rows of operands lie at no multiple of 16 bytes, which it does not mend.
-    """
-    if gpu.tables.in_step(kernel):
-        return True
-    if gemm.is_tiled(kernel):
-        _, shape = gemm.products(kernel)
-        if gemm.unaligned(shape, kernel.layout, kernel.dtype):
-            return True
-    return gpu.like is not None and _own_choice(gpu.like, kernel)
+def _own_choice(kernel: Kernel) -> bool:
+    """Whether a library takes longer for a kernel than for a larger one: rows lie at no multiple of 16 bytes."""
+    if not gemm.is_tiled(kernel):
+        return False
+    _, shape = gemm.products(kernel)
+    return gemm.unaligned(shape, kernel.layout, kernel.dtype)
 
 
 def least(
@@ -133,9 +134,13 @@ def _steps(kernel: Kernel) -> int:
 
 def _resized(kernel: Kernel, axis: int, size: int) -> Kernel:
     """The kernel with another size; what it says of its own work changes in proportion."""
-    shape = (*kernel.shape[:axis], size, *kernel.shape[axis + 1 :])
-    # Weights do not grow with rows: the kind counts again.
-    times = 0.0 if kernel.kind in GROUPS else size / kernel.shape[axis]
+    # Of attention of as many keys as queries, both change.
+    last = axis + 1 if kernel.is_attention and axis == 3 else axis
+    sizes = (size,) * (last + 1 - axis)
+    shape = (*kernel.shape[:axis], *sizes, *kernel.shape[last + 1 :])
+    # Weights do not grow with rows, and scores grow with the square of the tokens: the kind counts again.
+    recounted = kernel.kind in GROUPS or kernel.is_attention
+    times = 0.0 if recounted else size / kernel.shape[axis]
     return replace(
         kernel, shape=shape, bytes=kernel.bytes * times, flops=kernel.flops * times
     )

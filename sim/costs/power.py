@@ -1,9 +1,10 @@
-"""The power limit of a GPU: matrix products in a row use more than it may draw, and after a while the clock falls.
+"""The power limit of a GPU: kernels in a row use more than it may draw, and after a while the clock of all falls.
 
 The regulator answers late. It is modelled as a budget of energy above the limit: what draws more than the limit
-spends it, everything else fills it again. While there is some, products run at the highest clock; once it is spent
-they run at the clock at which they draw the limit. So the first 30 ms of a step after an optimizer or a bubble are
-fast, and long dense steps are up to a sixth slower than short ones.
+spends it, everything else fills it again. While there is some, kernels run at the highest clock that they reach by
+themselves. What is drawn beyond it lowers the clock in proportion, for all kernels alike, until the GPU draws the
+limit in the mean: attention among products runs at the clock that products leave, and leaves them some of its own.
+So the first 30 ms of a step after an optimizer or a bubble are fast, and long dense steps are up to a fifth slower.
 """
 
 from __future__ import annotations
@@ -16,6 +17,34 @@ FILLS_ABOVE = 20e-6
 # Share of the peak under which a product keeps the clock: odd rows reach a seventh on H100 and H200 and run as long in
 # a step as alone (seen in traces of torchtitan).
 BUSY_ABOVE = 0.25
+# Time of attention goes with the clock to this power (measured on an H200 at 1,330 to 1,680 MHz: cuDNN's forward 0.82,
+# backward 0.88, FlashAttention 2's 1.0).
+ATTENTION_FOLLOWS = 0.88
+# A longer kernel is counted in parts, as the clock falls while it runs, s.
+PART = 4e-3
+
+
+@dataclass(frozen=True)
+class Load:
+    """A kernel under a power limit; what it draws, and how its time and its power go with the clock.
+
+    Attributes
+    ----------
+    drawn
+        Power over the limit in a burst.
+    slowest
+        Time at the clock at which the kernel by itself draws the limit, over that in a burst; at least 1.
+    follows, falls
+        Time goes with the clock's reciprocal to the power `follows`, power beyond idle with the clock to `falls`.
+    own
+        The GPU's highest clock over the kernel's in a burst.
+    """
+
+    drawn: float
+    slowest: float = 1.0
+    follows: float = 0.0
+    falls: float = 0.0
+    own: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -32,6 +61,11 @@ class Power:
         What is drawn beyond `idle` follows the clock to this power (voltage falls with it).
     other, idle
         Power of other kernels and of a GPU without any.
+    depth
+        Energy beyond the limit and the budget for which the clock falls to a half, s; 0: each kernel runs at the clock
+        at which it draws the limit.
+    in_16_bits, in_8_bits
+        The GPU's highest clock over that of products in a burst, which a faster limit holds down.
     """
 
     budget: float
@@ -39,6 +73,20 @@ class Power:
     exponent: float
     other: float
     idle: float
+    depth: float = 0.0
+    in_16_bits: float = 1.0
+    in_8_bits: float = 1.0
+
+    @property
+    def spent(self) -> float:
+        """What is left of the budget in the middle of a long run of products."""
+        return -self.depth * (self.slowest * self.in_16_bits - 1.0)
+
+    def own(self, dtype: str) -> float:
+        """The GPU's highest clock over that of products in a number format in a burst; 0 for formats that draw less."""
+        if dtype in ("bf16", "fp16"):
+            return self.in_16_bits
+        return self.in_8_bits if dtype in ("fp8", "fp8_block") else 0.0
 
     @property
     def slowest(self) -> float:
@@ -49,6 +97,10 @@ class Power:
         """Time of arithmetic that would draw so much at the highest clock, once it draws the limit; at least 1."""
         beyond = (max(1.0, drawn) - self.idle) / (1.0 - self.idle)
         return float(beyond ** (1.0 / self.exponent))
+
+    def load(self, drawn: float, follows: float = 1.0, own: float = 1.0) -> Load:
+        """Of arithmetic that draws so much in a burst."""
+        return Load(drawn, self.longer(drawn) ** follows, follows, self.exponent, own)
 
     def under(self, limit: float, clock: float, low: float) -> Power:
         """With another limit and a lower highest clock, both relative to this one's; what is drawn stays.
@@ -72,6 +124,9 @@ class Power:
             exponent=exponent,
             other=min(1.0, self.other / limit),
             idle=self.idle / limit,
+            depth=self.depth / limit,
+            in_16_bits=self.in_16_bits,
+            in_8_bits=self.in_8_bits,
         )
 
     def _share(self, clock: float, low: float) -> float:
@@ -110,32 +165,31 @@ class Meter:
         return self.until
 
     def _add(self, energy: float) -> None:
-        # Without min and max, whose calls are a twentieth of a run.
+        # Without min, whose calls are a twentieth of a run.
         left, budget = self.left + energy, self.power.budget
-        self.left = 0.0 if left < 0.0 else left if left < budget else budget
+        self.left = left if left < budget else budget
 
-    def product(self, now: float, duration: float) -> float:
-        """Seconds that a product takes which starts `now` and would take `duration` at the highest clock."""
-        power = self.power
-        return self.run(now, duration, power.product, power.slowest)
+    def run(self, now: float, duration: float, load: Load) -> float:
+        """Seconds of a kernel that starts `now` and would take `duration` in a burst.
 
-    def other(self, now: float, duration: float) -> None:
-        """Another kernel of `duration` starts `now`."""
-        self.run(now, duration, self.power.other, 1.0)
-
-    def run(self, now: float, duration: float, drawn: float, slowest: float) -> float:
-        """Seconds of a kernel that starts `now` and would take `duration` at the highest clock.
-
-        There it draws so much; at the clock at which it draws the limit it takes `slowest` times as long. A moment in
-        which two kernels draw less than the limit fills the budget once.
+        A moment in which two kernels run beside each other counts once.
         """
-        since, excess = self._rest(now), drawn - 1.0
-        if excess <= 0.0:
-            self.until = max(since, now + duration)
-            self._add(-excess * (self.until - since))
-            return duration
-        fast = min(duration, self.left / excess)
-        time = fast + (duration - fast) * slowest
-        self._add(-excess * fast)
-        self.until = max(since, now + time)
+        if duration > PART:
+            first = self.run(now, duration / 2, load)
+            return first + self.run(now + first, duration / 2, load)
+        since, power = self._rest(now), self.power
+        time, drawn = duration, load.drawn
+        if self.left <= 0.0 and load.follows > 0.0:
+            if power.depth > 0.0:
+                behind = (1.0 - self.left / power.depth) / load.own
+                if behind > 1.0:
+                    time *= behind**load.follows
+                    beyond = (drawn - power.idle) * behind**-load.falls
+                    drawn = power.idle + beyond
+            elif drawn > 1.0:
+                time, drawn = time * load.slowest, 1.0
+        until = now + time
+        if until > since:
+            self._add((1.0 - drawn) * (until - since))
+            self.until = until
         return time

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from prestep.sim.costs import gemm
-from prestep.sim.costs.estimators.attention import is_fp8
+from prestep.sim.costs.estimators.attention import is_fp8, widened
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.facts import GpuFacts
-from prestep.sim.costs.kinds import ATTENTIONS
-from prestep.sim.graph.kernel import GROUPS, Kernel
+from prestep.sim.graph.kernel import ATTENTION, GROUPS, Kernel
 
 
 def sustained(facts: GpuFacts, limits: Roofline, kernel: Kernel) -> float:
@@ -19,14 +18,17 @@ def sustained(facts: GpuFacts, limits: Roofline, kernel: Kernel) -> float:
 def load_key(facts: GpuFacts, limits: Roofline, kernel: Kernel) -> str:
     """Which of the factors `[sustained]` of the GPU's file a kernel has; "" for none.
 
-    They have one by number format; "grouped" and "attention" have factors of their own.
+    They have one by number format; "grouped" has a factor of its own. Rows of attention that others published are of
+    long runs.
     """
     if not facts.sustained or not limits.arithmetic(kernel):
         return ""
-    own = "attention" if "attention" in kernel.kind else ""
+    if kernel.is_attention and facts.terms.keys() & ATTENTION:
+        return ""
+    dtype = widened(kernel).dtype
+    keys = [dtype, gemm.SUSTAINED.get(dtype, "")]
     if kernel.kind in GROUPS:
-        own = "grouped"
-    keys = [own] if own else [kernel.dtype, gemm.SUSTAINED.get(kernel.dtype, "")]
+        keys = ["grouped"]
     return next((key for key in keys if key in facts.sustained), "")
 
 
@@ -35,7 +37,7 @@ def toolkit(facts: GpuFacts, kernel: Kernel, cuda: str) -> float:
 
     Of a product it is a share, and a part over its smallest size: starting a tile is more of a short or narrow one.
     """
-    if kernel.kind in ATTENTIONS:
+    if kernel.is_attention:
         over = facts.cuda_fp8 if is_fp8(kernel) else facts.cuda_attention
         return over[cuda].of(kernel) if cuda in over else 1.0
     if cuda not in facts.cuda or not kernel.is_product:

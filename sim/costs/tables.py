@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from prestep.sim.graph.kernel import GEMM, PREFIX, Kernel, product
+from prestep.sim.graph.kernel import PREFIX, Kernel, named
 
 # Below this many bytes (1 us at HBM speed) a kernel is latency, so its time says little about larger ones (guess).
 LATENCY_BOUND = 4e6
@@ -55,10 +55,7 @@ def row_of(fields: Mapping[str, Any]) -> Row:
     kind, dtype, layout, size = (
         fields[name] for name in ("kind", "dtype", "layout", "bytes")
     )
-    if kind == GEMM:
-        kernel = product(shape, dtype, layout)
-    else:
-        kernel = Kernel(kind, shape, dtype, layout, float(size or 0))
+    kernel = named(kind, shape, dtype, layout, float(size or 0))
     seconds, noise = float(fields["seconds"]), float(fields["noise"])
     return Row(kernel, seconds, noise, int(fields["count"]), fields["source"])
 

@@ -11,17 +11,29 @@ from collections.abc import Callable, Sequence
 
 from prestep.sim.costs import gemm
 from prestep.sim.costs.kinds import work
-from prestep.sim.graph.kernel import GEMM, PREFIX, PRODUCTS, Kernel
+from prestep.sim.graph.kernel import ATTENTION, GEMM, PREFIX, PRODUCTS, Kernel
 
 
 def group(kernel: Kernel) -> tuple[str, str, str]:
     """The table that a kernel is read from: (kind, layout, dtype), after aliases and regimes."""
+    if kernel.is_attention:
+        return kernel.direction, _beyond_causal(kernel), kernel.dtype
     kind, layout = ALIASES.get(kernel.kind, kernel.kind), kernel.layout
     if kind in POOLED:
         layout = ""  # names of functions (sim.costs.generated)
     if kind == GEMM:
         layout = layout[:2]  # without how rows lie, and of which type the result is
     return kind, layout, kernel.dtype
+
+
+def _beyond_causal(kernel: Kernel) -> str:
+    """What sets attention apart from the causal one of as many keys as queries; "" for that."""
+    marks = kernel.layout.split("_")
+    _, _, _, queries, keys, _ = kernel.shape
+    others = [mark for mark in marks if mark != "causal"]
+    if "causal" not in marks or queries != keys:
+        others.append("all" if queries == keys else "uneven")
+    return "_".join(others)
 
 
 # Kinds that were not measured and are bound in the same way as one that was: their times are a guess.
@@ -40,15 +52,11 @@ POOLED = {
     "fused_reduction": ("fused_norm", "fused_add_norm", "fused_norm_bwd"),
 }
 # Kinds that run the same CUDA kernel as another, and the borrowed ones.
-ALIASES = BORROWED | {
-    **dict.fromkeys(PRODUCTS, GEMM),
-    "flash2_attention_fwd": "attention_fwd",
-    "flash2_attention_bwd": "attention_bwd",
-}
+ALIASES = BORROWED | dict.fromkeys(PRODUCTS, GEMM)
 
 
 def _attention(kernel: Kernel) -> tuple[float, ...]:
-    batch, heads, kv_heads, seq, dim = kernel.shape
+    batch, heads, kv_heads, seq, _, dim = kernel.shape
     lanes = float(batch * heads * seq)
     # Backward of grouped queries adds up the heads of a group.
     shared = lanes * dim if heads != kv_heads else 0.0
@@ -66,7 +74,7 @@ def _log(*sizes: float) -> tuple[float, ...]:
 
 
 def _attention_axes(kernel: Kernel) -> tuple[float, ...]:
-    batch, heads, kv_heads, seq, dim = kernel.shape
+    batch, heads, kv_heads, seq, _, dim = kernel.shape
     return *_log(batch * heads, seq, dim), 0.3 * (heads != kv_heads)
 
 
@@ -80,7 +88,7 @@ Terms = Callable[[Kernel], tuple[float, ...]]
 
 # kind -> (terms, axes); products have their own base (gemm.py), streams are curves.
 LINEAR: dict[str, tuple[Terms, Terms]] = {
-    **dict.fromkeys(("attention_fwd", "attention_bwd"), (_attention, _attention_axes)),
+    **dict.fromkeys(ATTENTION, (_attention, _attention_axes)),
     "aten _grouped_mm": (_grouped, _product_axes),
 }
 

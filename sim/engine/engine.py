@@ -76,10 +76,12 @@ class Engine:
     def _start(self, rank: Rank, start: float) -> None:
         """Starts a rank's streams, and counts its power from `start` s on."""
         timed, number = self.timed, rank.program.rank
-        limited = timed.limited.get(number)
-        power = timed.power if limited is None else limited.power
-        left = 0.0 if number in timed.spent else timed.budget
-        meter = None if power is None else Meter(power, left, start)
+        limit = timed.limit_of(number)
+        meter = None
+        if limit is not None:
+            is_spent = timed.in_run or number in timed.spent
+            left = limit.power.spent if is_spent else limit.power.budget
+            meter = Meter(limit.power, left, start)
         for stream, ops in streams_of(rank.program).items():
             executor = Stream(
                 rank, stream, ops, timed, self.slowdown, meter, self.meetings
@@ -120,17 +122,16 @@ def _falling(timed: Timed, run: Run) -> frozenset[int]:
 
     None of a run of one step, nor of one whose budgets were given: chains, and runs from spent ones.
     """
-    if run.steps < 2 or timed.budget is not None or timed.spent:
+    if run.steps < 2 or timed.in_run or timed.spent:
         return frozenset()
     ranks = set()
     for program, left in zip(timed.graph.programs, run.budget, strict=True):
-        limited = timed.limited.get(program.rank)
-        power = timed.power if limited is None else limited.power
+        limit = timed.limit_of(program.rank)
         kernels = np.flatnonzero(program.kind == KERNEL)
-        if power is None or not len(kernels):
+        if limit is None or not len(kernels):
             continue
         before, last = left[-2:, kernels[-1]]
-        if last < before - LESS * power.budget:
+        if last < before - LESS * limit.power.budget:
             ranks.add(program.rank)
     return frozenset(ranks)
 

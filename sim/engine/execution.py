@@ -12,8 +12,7 @@ from prestep.sim.graph.opgraph import OpGraph
 
 if TYPE_CHECKING:
     from prestep.sim.collectives.plan import Plan
-    from prestep.sim.costs.clock import Load
-    from prestep.sim.costs.power import Power
+    from prestep.sim.costs.power import Load, Power
     from prestep.sim.engine.exchange_timeline import ExchangeTimeline
     from prestep.sim.engine.traffic import LinkBytes, Traffic
     from prestep.sim.planning.noise import Noise
@@ -31,7 +30,7 @@ def even(channels: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Limited:
-    """A GPU under a power limit that is not its model's; `loads` of the kernels, by index."""
+    """A GPU under a power limit; `loads` of the kernels, by index."""
 
     power: Power
     loads: tuple[Load, ...]
@@ -76,14 +75,12 @@ class Timed:
         Communication waits for free SMs and runs one after the other on a GPU; recorded starts have that in them.
     background : tuple of Plan
         Transfers that are under way from the start and beside everything.
-    power : Power or None
-        The GPU's power limit: products among the kernels slow down when it is reached; None: it never is.
-    hot : frozenset
-        Indices of those products.
+    limit : Limited or None
+        The GPUs' power limit: what would draw more slows down when it is reached; None: it never is.
     limited : mapping
-        Ranks whose GPU has another power limit or a lower clock: its limit, and what each kernel draws over it.
-    budget : float or None
-        Seconds of the power budget that is left at the start; None: all of it.
+        That of ranks whose GPU has another power limit or a lower clock.
+    in_run : bool
+        Whether it stands for the middle of a long step, in which nothing is left of power budgets.
     spent : frozenset of int
         Ranks of whose budget nothing is left at the start (`prestep.sim.engine.engine`).
     noise : Noise or None
@@ -109,12 +106,15 @@ class Timed:
     )
     exclusive: bool = True
     background: tuple[Plan, ...] = ()
-    power: Power | None = None
-    hot: frozenset[int] = frozenset()
+    limit: Limited | None = None
     limited: Mapping[int, Limited] = field(default_factory=dict)
-    budget: float | None = None
+    in_run: bool = False
     spent: frozenset[int] = frozenset()
     noise: Noise | None = None
+
+    def limit_of(self, rank: int) -> Limited | None:
+        """The power limit of a rank's GPU."""
+        return self.limited.get(rank, self.limit)
 
 
 @dataclass(frozen=True, eq=False)

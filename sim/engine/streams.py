@@ -75,8 +75,8 @@ class Stream:
         self.rank, self.number, self.ops = rank, number, ops
         self.timed, self.slowdown = timed, slowdown
         self.meter, self.meetings = meter, meetings
-        limited = timed.limited.get(program.rank)
-        self.loads = None if limited is None else limited.loads
+        limit = timed.limit_of(program.rank)
+        self.loads = () if limit is None else limit.loads
         self.timelines = timed.timelines.get(program.rank, {})
         self.noise = None if timed.noise is None else timed.noise.kernels[program.rank]
 
@@ -203,14 +203,7 @@ class Stream:
         """Seconds of a kernel alone at the clock that the power limit allows; communication beside it comes on top."""
         now, channels = self.rank.env.now, self.rank.channels
         longer = self.slowdown(kernel, channels) if channels else 1.0
-        if self.loads is not None:
-            load = self.loads[kernel]
-            busy = duration * longer
-            return meter.run(now, busy, load.drawn, load.slowest) / longer
-        if kernel in self.timed.hot:
-            return meter.product(now, duration * longer) / longer
-        meter.other(now, duration * longer)
-        return duration
+        return meter.run(now, duration * longer, self.loads[kernel]) / longer
 
     def _operations(self) -> list[_Operation]:
         """The stream's operations with what is known of them before they run."""

@@ -19,6 +19,15 @@ SCALED = ("fp8", "fp8_block", "mxfp8", "nvfp4")
 #: Products of as many pairs of matrices as a batch has, and of the rows of each expert with its own matrix.
 BATCHES = ("aten bmm", "aten baddbmm", "aten baddbmm_")
 GROUPS = ("aten _grouped_mm", "aten _scaled_grouped_mm")
+#: Attention of PyTorch: operations by library, those of their gradients end in `BACKWARD`, and a mark of their layouts:
+#: values are narrower than queries (latent attention).
+FUSED_ATTENTION = {
+    library: f"{PREFIX}_scaled_dot_product_{library}_attention"
+    for library in ("cudnn", "flash", "efficient")
+}
+FLEX, BACKWARD, LATENT = f"{PREFIX}flex_attention", "_backward", "latent"
+#: Names of all fused attention together, forward and backward, as `GEMM` is of products.
+ATTENTION = ("attention_fwd", "attention_bwd")
 #: multi_tensor_apply: elements of a chunk, chunks and tensors of a launch (tensors by lists; PyTorch's source).
 CHUNK, CHUNKS, TENSORS = 65536, 320, (110, 64, 48, 36, 30)
 #: Elements of a product's result above which cuBLAS hands out its tiles by a counter, which a kernel of its own resets:
@@ -33,7 +42,7 @@ class Kernel:
     Attributes
     ----------
     kind
-        "aten mm", "attention_fwd", ...; `docs/costs.md` lists the kinds and their shapes.
+        "aten mm", "sum", ...; `docs/costs.md` lists the kinds and their shapes.
     shape
         Sizes, in the order the kind defines; (m, n, k) for "aten mm", (batch, m, n, k) for "aten bmm", and
         (elements,) for elementwise kinds.
@@ -63,6 +72,16 @@ class Kernel:
         """Whether it multiplies two matrices."""
         return self.kind in PRODUCTS
 
+    @property
+    def is_attention(self) -> bool:
+        """Whether it is fused attention of PyTorch, or of its gradients."""
+        return self.kind.removesuffix(BACKWARD) in (*FUSED_ATTENTION.values(), FLEX)
+
+    @property
+    def direction(self) -> str:
+        """Of fused attention, which of `ATTENTION` it is."""
+        return ATTENTION[self.kind.endswith(BACKWARD)]
+
 
 def product(shape: tuple[int, ...], dtype: str = "bf16", layout: str = "nt") -> Kernel:
     """A product of (m, n, k) as programs ask for it in a format.
@@ -74,6 +93,49 @@ def product(shape: tuple[int, ...], dtype: str = "bf16", layout: str = "nt") -> 
     """
     name = "_scaled_mm" if dtype in SCALED else "mm"
     return Kernel(PREFIX + name, shape, dtype, layout)
+
+
+def attention(
+    shape: tuple[int, ...],
+    dtype: str = "bf16",
+    *,
+    backward: bool = False,
+    library: str = "cudnn",
+    latent: bool = False,
+) -> Kernel:
+    """Causal attention of (batch, heads, kv_heads, tokens, width of a head), as programs ask for it.
+
+    Examples
+    --------
+    >>> attention((2, 32, 8, 4096, 128)).shape, attention((2, 32, 8, 4096, 128)).layout
+    ((2, 32, 8, 4096, 4096, 128), 'causal')
+    """
+    *many, tokens, width = shape
+    kind = FUSED_ATTENTION[library] + BACKWARD * backward
+    layout = f"causal_{LATENT}" if latent else "causal"
+    return Kernel(kind, (*many, tokens, tokens, width), dtype, layout)
+
+
+def named(
+    kind: str,
+    shape: tuple[int, ...],
+    dtype: str = "bf16",
+    layout: str = "",
+    size: float = 0.0,
+) -> Kernel:
+    """A kernel by the name that tables and commands have for it; of products and attention, as programs ask for them.
+
+    Examples
+    --------
+    >>> named("gemm", (8, 4, 2), "bf16", "nn").kind
+    'aten mm'
+    """
+    if kind == GEMM:
+        return product(shape, dtype, layout)
+    if kind in ATTENTION:
+        way, latent = kind == ATTENTION[1], layout == LATENT
+        return attention(shape, dtype, backward=way, latent=latent)
+    return Kernel(kind, shape, dtype, layout, size)
 
 
 def plain_product(kernel: Kernel) -> Kernel:

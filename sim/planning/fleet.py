@@ -10,8 +10,7 @@ import numpy as np
 
 from prestep.sim.costs import Gpu
 from prestep.sim.costs.changed import AS_MODEL, ChangedGpu, Speed, changed
-from prestep.sim.costs.clock import Load
-from prestep.sim.costs.power import Power
+from prestep.sim.costs.power import Load, Power
 from prestep.sim.engine.execution import Limited
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
@@ -163,20 +162,21 @@ def limited_of(fleet: Fleet, graph: OpGraph) -> dict[int, Limited]:
         if gpu is None:
             continue
         if id(gpu) not in by_gpu:
-            by_gpu[id(gpu)] = _limited(gpu, graph)
+            by_gpu[id(gpu)] = limit_of(gpu, graph)
         limited[program.rank] = by_gpu[id(gpu)]
     return limited
 
 
-def _limited(gpu: ChangedGpu, graph: OpGraph) -> Limited:
+def limit_of(gpu: Gpu, graph: OpGraph) -> Limited:
+    """The power limit of a GPU, and what the kernels of a graph would draw over it."""
     power = gpu.power or AT_ONCE
     return Limited(power, tuple(_load(gpu, power, one) for one in graph.kernels))
 
 
-def _load(gpu: ChangedGpu, power: Power, kernel: Kernel | Chain) -> Load:
+def _load(gpu: Gpu, power: Power, kernel: Kernel | Chain) -> Load:
     """Kernels of a chain have been slowed where it was executed; those that spin draw what a waiting GPU does."""
     if isinstance(kernel, Chain):
-        return Load(power.other, 1.0)
+        return Load(power.other)
     if kernel.kind == "spin":
-        return Load(power.idle, 1.0)
+        return Load(power.idle)
     return gpu.load(kernel)

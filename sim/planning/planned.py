@@ -18,7 +18,7 @@ from prestep.sim.engine.execution import Timed
 from prestep.sim.extras import lazily
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL, Chain, OpGraph, Program
-from prestep.sim.planning.fleet import limited_of, rest_of
+from prestep.sim.planning.fleet import limit_of, limited_of, rest_of
 from prestep.sim.planning.job import Job, Machine
 from prestep.sim.planning.plans import plan_of, plans_of
 from prestep.topologies.fabric import Fabric
@@ -176,7 +176,7 @@ def _repetitions(job: Job, machine: Machine, graph: OpGraph) -> Repetitions:
     for inner in graphs:
         plans = plans_of(job.layout, machine, inner.comms)
         timed = _timed(job, machine, inner, plans, {}, 1.0)
-        repetitions[inner] = chains_of.repetition(replace(timed, budget=0.0))
+        repetitions[inner] = chains_of.repetition(replace(timed, in_run=True))
     return repetitions
 
 
@@ -212,8 +212,7 @@ def _timed(
         idle=frozenset(i for i, kernel in enumerate(kernels) if kernel.kind == "spin"),
         grain=_grain(graph, chains),
         timelines=chains_of.timelines_of(graph, chains, links, plan) if chains else {},
-        power=gpu.power,
-        hot=gpu.hot_among(kernels),
+        limit=limit_of(gpu, graph) if gpu.power is not None else None,
         limited=limited_of(machine.fleet, graph),
     )
 

@@ -59,12 +59,14 @@ def _of_prompt(gpu: Gpu, kernel: object, tokens: int, prompt: int) -> float:
     """Time of a kernel over that among its own tokens alone: of attention, which sees the reused ones too."""
     if not isinstance(kernel, Kernel) or tokens == prompt:
         return 1.0
-    if "attention" not in kernel.kind or len(kernel.shape) != 5:
+    if not kernel.is_attention:
         return 1.0
-    *before, _, dim = kernel.shape
+    *before, _, _, dim = kernel.shape
     # Causal attention of a whole prompt, less that of the part whose keys and values are there.
     whole, there, own = (
-        gpu.in_step(replace(kernel, shape=(*before, seq, dim)))
+        gpu.in_step(
+            replace(kernel, shape=(*before, seq, seq, dim), bytes=0.0, flops=0.0)
+        )
         for seq in (prompt, prompt - tokens, tokens)
     )
     return max(own, whole - there) / own

@@ -9,7 +9,7 @@ from dataclasses import replace
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import Gpu, names
 from prestep.sim.costs.gpu_files import HARDWARE
-from prestep.sim.graph.kernel import Kernel, product
+from prestep.sim.graph.kernel import Kernel, attention, product
 from prestep.sim.units import percent
 
 FORMATS = ("bf16", "fp8", "fp8_block", "mxfp8", "nvfp4")
@@ -19,8 +19,8 @@ PIXELS, MULTIPLIED = 64 * 56 * 56 * (256 + 64), 2.0 * 64 * 56 * 56 * 256 * 64
 TYPICAL = {
     "products": product((8192, 4096, 4096)),
     "experts": Kernel("aten _grouped_mm", (16, 2**16, 2048, 4096), layout="nt"),
-    "attention": Kernel("attention_fwd", (1, 32, 8, 8192, 128)),
-    "attention, backward": Kernel("attention_bwd", (1, 32, 8, 8192, 128)),
+    "attention": attention((1, 32, 8, 8192, 128)),
+    "attention, backward": attention((1, 32, 8, 8192, 128), backward=True),
     "elementwise": Kernel("aten add", (2**25,), bytes=6.0 * 2**25),
     "norms": Kernel("aten _fused_rms_norm", (8192, 4096), bytes=2.0**27),
     "convolutions": Kernel(

@@ -7,7 +7,7 @@ import pytest
 
 from lab import CASES
 from prestep.sim.costs.interference import draws_tiles
-from prestep.sim.graph.kernel import Kernel, product
+from prestep.sim.graph.kernel import Kernel, attention, product
 from tests.sim.graphs import Op, all_reduce, graph
 from tests.sim.test_engine import run, times
 
@@ -43,8 +43,10 @@ def draws(name: str) -> bool:
     kind, *sizes = name.split("_")
     if kind in ("mm", "fp8"):
         return draws_tiles(product(tuple(map(int, sizes))), SMS)
-    kinds = {"attn": "attention_fwd", "fa2": "flash2_attention_fwd", "ew": "fused"}
-    return draws_tiles(Kernel(kinds[kind], (1,)), SMS)
+    libraries = {"attn": "cudnn", "fa2": "flash"}
+    if kind == "ew":
+        return draws_tiles(Kernel("fused", (1,)), SMS)
+    return draws_tiles(attention((1, 8, 8, 64, 64), library=libraries[kind]), SMS)
 
 
 @pytest.mark.parametrize("connections", [1, 32])

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from prestep.sim.costs import Kernel, load_gpu
 from prestep.sim.costs.estimators.attention import fp8_share, widened
-from prestep.sim.costs.kinds import ATTENTIONS
 from prestep.sim.costs.sustained import toolkit
+from prestep.sim.graph.kernel import ATTENTION, named
 from tests.sample import together
 
 TOKENS = (512, 2048, 4096, 6000, 8192, 16384, 65536)
@@ -17,10 +15,10 @@ FP8 = ("h100", "h200", "b200", "b300", "gb200", "gb300")
 
 
 def attention(kind: str, tokens: int, dtype: str = "bf16") -> Kernel:
-    return Kernel(kind, (1, 64, 8, tokens, 128), dtype)
+    return named(kind, (1, 64, 8, tokens, 128), dtype)
 
 
-@together("kind", ATTENTIONS)
+@together("kind", ATTENTION)
 @together("gpu", FP8)
 def test_fp8_follows_16_bits_by_what_was_measured(gpu: str, kind: str) -> None:
     """The ratio of both times is within those measured at any length, and the same whatever was asked before."""
@@ -55,7 +53,7 @@ def test_a_gpu_without_measurements_takes_those_of_the_one_it_is_like() -> None:
     assert fp8_share(load_gpu("mi300x"), kernel) == 1.0
 
 
-@pytest.mark.parametrize("kind", ATTENTIONS)
+@pytest.mark.parametrize("kind", ATTENTION)
 @pytest.mark.parametrize("gpu", ("b300", "gb200", "gb300"))
 def test_attention_on_both_gpus_stands_to_each_other_as_measured(
     gpu: str, kind: str
@@ -75,7 +73,7 @@ def test_a_ratio_between_two_lengths_lies_between_theirs() -> None:
     """Between measured lengths the ratio is between those of the two, beyond them that of the nearest."""
     over = load_gpu("gb200").facts.attention_over
     assert over is not None
-    for kind in ATTENTIONS:
+    for kind in ATTENTION:
         first, second = over.shares[kind][:2]
         between = over.of(attention(kind, 3000))
         assert min(first, second) <= between <= max(first, second)
@@ -87,8 +85,6 @@ def test_other_kernels_are_as_they_were() -> None:
     """A product in fp8 is no attention: widening leaves it alone."""
     product = Kernel("aten mm", (4096, 4096, 4096), "fp8", "nt")
     assert widened(product) == product
-    flash2 = Kernel("flash2_attention_fwd", (1, 32, 8, 4096, 128))
-    assert widened(replace(flash2, dtype="fp8")).dtype == "fp8"
 
 
 #: Batch, heads, key and value heads, queries, keys, head dimension.

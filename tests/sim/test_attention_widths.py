@@ -10,25 +10,25 @@ import pytest
 from lab.fit import attention_widths as fit
 from prestep.sim.costs import Kernel, load_gpu
 from prestep.sim.costs.estimators.attention import (
-    LATENT,
     REFERENCE,
     WideHeads,
     fp8_share,
     widths_of,
 )
-from prestep.sim.costs.kinds import ATTENTIONS
 from prestep.sim.costs.sustained import toolkit
+from prestep.sim.graph.kernel import ATTENTION, LATENT, named
 from tests.sample import together
 
 HOPPERS = ("h100", "h200", "h800", "gh200")
+LENT = HOPPERS[2:]  # the others have rows of many widths
 OTHERS = ("a100", "b200", "gb200", "gb300", "mi300x")
 
 
 def attention(kind: str, width: int, tokens: int = 4096, layout: str = "") -> Kernel:
-    return Kernel(kind, (1, 16, 16, tokens, width), layout=layout)
+    return named(kind, (1, 16, 16, tokens, width), layout=layout)
 
 
-@together("kind", ATTENTIONS)
+@together("kind", ATTENTION)
 @together("gpu", (*HOPPERS, *OTHERS))
 def test_wider_heads_are_never_faster(gpu: str, kind: str) -> None:
     made = load_gpu(gpu)
@@ -40,8 +40,8 @@ def test_wider_heads_are_never_faster(gpu: str, kind: str) -> None:
         assert all(narrow <= wide for narrow, wide in pairwise(times))
 
 
-@together("kind", ATTENTIONS)
-@together("gpu", HOPPERS)
+@together("kind", ATTENTION)
+@together("gpu", LENT)
 def test_a_hopper_computes_tiles_as_wide_as_the_next(gpu: str, kind: str) -> None:
     """Heads of 80 take what heads of 128 take, those of 160 what those of 192 take."""
     made = load_gpu(gpu)
@@ -50,7 +50,7 @@ def test_a_hopper_computes_tiles_as_wide_as_the_next(gpu: str, kind: str) -> Non
         assert narrow_time == made.duration(attention(kind, tile))
 
 
-@together("kind", ATTENTIONS)
+@together("kind", ATTENTION)
 @together("gpu", OTHERS)
 def test_elsewhere_wide_heads_take_time_as_their_products_do(
     gpu: str, kind: str
@@ -64,7 +64,7 @@ def test_elsewhere_wide_heads_take_time_as_their_products_do(
     assert made.basis(wide).reason
 
 
-@together("kind", ATTENTIONS)
+@together("kind", ATTENTION)
 @together("gpu", (*HOPPERS, *OTHERS))
 def test_latent_attention_lies_between_its_widths(gpu: str, kind: str) -> None:
     """With queries of 192 and values of 128 it takes longer than heads of 128 and less than heads of 192."""
@@ -83,12 +83,11 @@ def test_latent_attention_in_fp8_follows_that_in_16_bits() -> None:
 
 
 def test_a_table_of_its_own_comes_first() -> None:
-    """Where a GPU's own rows have such heads, they are read, not the ratio."""
-    made = load_gpu("h200")
-    assert WideHeads(made).stand(attention("attention_fwd", 128)) is None
-    assert WideHeads(made).stand(attention("attention_fwd", 64)) is None
-    assert WideHeads(made).stand(attention("attention_fwd", 32)) is None
-    assert WideHeads(made).stand(attention("attention_fwd", 96)) is not None
+    """Where a GPU's own rows have such heads, they are read, not the ratio; of latent attention there are none."""
+    made = WideHeads(load_gpu("h200"))
+    for width in (32, 64, 96, 128):
+        assert made.stand(attention("attention_fwd", width)) is None
+    assert made.stand(attention("attention_fwd", 160, layout=LATENT)) is not None
 
 
 @pytest.mark.parametrize("gpu", ["b200", "b300", "gb200", "gb300"])
@@ -110,7 +109,7 @@ def test_latent_attention_in_fp8_goes_by_its_own_ratio() -> None:
     bursts |= {("fwd", "fp8"): 0.493, ("bwd", "fp8"): 1.803}
     for (way, dtype), milliseconds in bursts.items():
         shape = (2, 128, 128, 4096, 160)
-        kernel = Kernel(f"attention_{way}", shape, dtype, LATENT)
+        kernel = named(f"attention_{way}", shape, dtype, LATENT)
         time = made.duration(kernel) * toolkit(made.facts, kernel, "13")
         assert time == pytest.approx(milliseconds * 1e-3, rel=0.10)
 

@@ -17,6 +17,7 @@ from prestep.sim.costs.kinds import KINDS, STREAM_PASSES
 from prestep.sim.costs.tables import Curve, Row, read_rows
 from prestep.sim.costs.terms import LINEAR
 from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import ATTENTION, named
 from tests.sample import together
 
 GPUS = ("h200", "h100", "a100")
@@ -46,10 +47,13 @@ def _example(kind: str) -> Kernel:
     shapes = {
         "sparse_attention": (4096, 64, 512, 128),
         "index_scores": (4096, 64, 1024, 128),
-        "attention": (2, 32, 8, 2048, 64),
+        "triton_attention": (2, 32, 8, 2048, 64),
+        "attention": (2, 32, 8, 2048, 2048, 64),
         "bmm": (32, 2048, 2048, 64),
         "grouped": (8, 4096, 2048, 2048),
     }
+    if kind in ATTENTION:
+        return named(kind, (2, 32, 8, 2048, 64))
     if kind in scans.KINDS:
         return Kernel(kind, (1, 4096, 8, 128, 64, 64, 128))
     shape = next((shape for name, shape in shapes.items() if name in kind), None)
@@ -122,9 +126,11 @@ def test_rows_that_are_not_aligned_cost_more() -> None:
 @together("kind", sorted(LINEAR))
 def test_doubling_rows_or_tokens_never_saves_time(kind: str) -> None:
     """Kinds with a parametric model grow with their first size over the range that models use."""
-    first, *rest = _example(kind).shape
+    kernel = _example(kind)
+    first, *rest = kernel.shape
     times = [
-        H200.duration(Kernel(kind, (first * 2**power, *rest))) for power in range(-2, 3)
+        H200.duration(replace(kernel, shape=(first * 2**power, *rest)))
+        for power in range(-2, 3)
     ]
     assert times == sorted(times)
 
@@ -153,7 +159,9 @@ def test_measured_rows_are_reproduced() -> None:
         [abs(H200.duration(row.kernel) / row.duration - 1) for row in rows]
     )
     assert np.median(errors) < 0.01
-    assert np.percentile(errors, 95) < 0.06
+    assert (
+        np.percentile(errors, 90) < 0.01
+    )  # beyond: four of some us, beside rows that differ
     predicted = sum(H200.duration(row.kernel) * row.count for row in rows)
     assert predicted == pytest.approx(
         sum(row.duration * row.count for row in rows), rel=0.02
@@ -173,12 +181,14 @@ def test_measured_rows_are_reproduced() -> None:
 def test_held_out_traces_are_predicted(trace: str) -> None:
     """Of traces that no constant was fitted to: 4 % in total, and kernels beside products 3 % of it in absolute errors.
 
-    What products would take at the highest clock follows from a model of power; whole steps judge single ones.
+    What products would take at the highest clock follows from a model of power; whole steps judge single ones, and
+    attention, which the traces have at the clocks of their steps.
     """
-    rows = [
+    whole = [
         row for row in read_rows(HARDWARE / "h200-heldout.csv") if row.source == trace
     ]
-    measured = sum(row.duration * row.count for row in rows)
+    measured = sum(row.duration * row.count for row in whole)
+    rows = [row for row in whole if not row.kernel.is_attention]
     errors = [(H200.duration(row.kernel) - row.duration) * row.count for row in rows]
     beside = [
         abs(error)

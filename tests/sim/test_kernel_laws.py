@@ -13,7 +13,7 @@ from prestep.sim.costs import load_gpu
 from prestep.sim.costs.gpu import Gpu, names
 from prestep.sim.costs.kinds import OVER_PCIE, work
 from prestep.sim.costs.tables import Row
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, named
 from tests.sample import together
 
 ROWS = (1, 16, 64, 128, 192, 224, 256, 320, 384, 448, 512, 768, 1024, 2048, 8192)
@@ -46,15 +46,15 @@ SWEEPS: dict[str, tuple[tuple[int, ...], Callable[[int], Kernel]]] = {
     ),
     "sequence": (
         ROWS[3:],
-        lambda s: Kernel("attention_fwd", (2, 16, 8, s, 128), "bf16"),
+        lambda s: named("attention_fwd", (2, 16, 8, s, 128), "bf16"),
     ),
     "sequence backward": (
         ROWS[3:],
-        lambda s: Kernel("attention_bwd", (2, 16, 8, s, 128), "bf16"),
+        lambda s: named("attention_bwd", (2, 16, 8, s, 128), "bf16"),
     ),
     "batch": (
         ROWS[:6],
-        lambda b: Kernel("attention_fwd", (b, 16, 8, 2048, 128), "bf16"),
+        lambda b: named("attention_fwd", (b, 16, 8, 2048, 128), "bf16"),
     ),
     "rows of a norm": (ROWS, lambda m: rows("_fused_rms_norm", m, 4096)),
     "width of a norm": (ROWS, lambda n: rows("native_layer_norm_backward", 4096, n)),

@@ -15,7 +15,7 @@ from prestep.sim.costs.gpu_files import (
     errors_of_steps,
 )
 from prestep.sim.costs.spreads import widths
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, named
 
 PRODUCT = Kernel("aten mm", (8192, 4096, 4096), "bf16", "nt")
 EXPERTS = Kernel("aten _grouped_mm", (16, 65536, 2048, 4096), "bf16", "nt")
@@ -62,7 +62,8 @@ def test_steps_judge_the_kernels_that_decide_them() -> None:
 
 def test_a_gpu_with_other_facts_was_not_judged() -> None:
     """Whoever changes what the GPU is has no steps of it."""
+    same = Gpu("h100", *parts("h100"))  # without its own rows of operations
     other = Gpu("h100", *parts("h100", over={"bandwidth": 3.0e12}))
-    attention = Kernel("attention_fwd", (1, 32, 8, 4096, 128))
-    assert load_gpu("h100").evidence(attention) == "fitted"
+    attention = named("attention_fwd", (1, 32, 8, 4096, 128))
+    assert same.evidence(attention) == "fitted"
     assert other.evidence(attention) == "guess"

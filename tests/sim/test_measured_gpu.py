@@ -11,7 +11,7 @@ from prestep.sim.costs.measured import load_file
 from prestep.sim.costs.measured_rows import read_rows, write_rows
 from prestep.sim.costs.tables import Row
 from prestep.sim.errors import InputError
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, named
 from prestep.topologies import load_cluster
 from tests.sample import together
 
@@ -52,7 +52,7 @@ def test_a_factor_moves_what_was_not_measured(tmp_path: Path) -> None:
         + "memory = 7e10\n[factor]\nattention_fwd-bf16 = { value = 1.5, low = 1.4, high = 1.6, rows = 9 }\n"
     )
     mine, known = load_file(written(tmp_path, text)), load_gpu("h200")
-    kernel = Kernel("attention_fwd", (1, 32, 8, 2048, 64))
+    kernel = named("attention_fwd", (1, 32, 8, 2048, 64))
     assert mine.duration(kernel) == pytest.approx(
         1.5 * known.duration(kernel), rel=0.02
     )

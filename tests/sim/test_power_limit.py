@@ -16,16 +16,15 @@ from prestep.sim.analysis.energy import HELD
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.changed import ChangedGpu, Speed, changed
-from prestep.sim.costs.clock import Load
-from prestep.sim.costs.power import Meter
+from prestep.sim.costs.power import Load, Meter
 from prestep.sim.errors import InputError
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, named
 from prestep.sim.planning.fleet import AT_ONCE
 
 STEP = "llama1b-ddp4"
 PRODUCT = Kernel("aten mm", (8192, 8192, 8192), layout="nt")
 ADD = Kernel("aten add", (1 << 28,), bytes=6.0 * (1 << 28))
-ATTENTION = Kernel("attention_fwd", (2, 32, 8, 4096, 128))
+ATTENTION = named("attention_fwd", (2, 32, 8, 4096, 128))
 LIMITS = st.floats(0.25, 2.0)
 KERNELS = st.sampled_from([PRODUCT, ADD, ATTENTION])
 HEAD = Kernel("aten mm", (256, 128256, 4096), layout="nt")  # memory bounds it in part
@@ -97,7 +96,7 @@ def seconds(name: str, kernel: Kernel, limit: float, clock: float) -> float:
     gpu = ChangedGpu(load_gpu(name), Speed(power_limit=limit, clock=clock))
     told, meter = gpu.load(kernel), Meter(gpu.power or AT_ONCE, left=0.0)
     alone = gpu.duration(kernel) * gpu.sustained(kernel)
-    return meter.run(0.0, alone, told.drawn, told.slowest)
+    return meter.run(0.0, alone, told)
 
 
 @given(name=GPUS, kernel=ANY_KERNEL, limit=LIMITS, low=CLOCKS, high=CLOCKS)
@@ -129,7 +128,7 @@ def products(name: str, limit: float, clock: float, count: int = 500) -> float:
     told, alone, now = gpu.load(PRODUCT), gpu.duration(PRODUCT), 0.0
     meter = Meter(gpu.power or AT_ONCE)
     for _ in range(count):
-        now += meter.run(now, alone, told.drawn, told.slowest)
+        now += meter.run(now, alone, told)
     return now
 
 

@@ -161,9 +161,9 @@ def test_noise_leaves_no_two_rounds_the_same() -> None:
 def test_a_power_budget_that_runs_out_is_no_steady_state() -> None:
     """Rounds of the same length that draw on a budget are not put in again: it is spent some rounds later."""
     step = pipeline(2, 48)
-    assert step.power is not None
-    power = replace(step.power, budget=0.05)
-    fewer, every = both(replace(step, power=power))
+    assert step.limit is not None
+    power = replace(step.limit.power, budget=0.05)
+    fewer, every = both(replace(step, limit=replace(step.limit, power=power)))
     assert differences(fewer, every) == []
 
 

@@ -26,7 +26,7 @@ from prestep.sim.graph.kernel import Kernel
 
 GEMM, ATTENTION = (
     Constant("gemm", "gemm bf16", "measured"),
-    Constant("attention", "attention_fwd bf16", "fitted"),
+    Constant("attention", "aten _scaled_dot_product_cudnn_attention bf16", "fitted"),
 )
 TIMES = st.floats(1e-6, 10.0)
 

@@ -20,7 +20,7 @@ from prestep import cli
 from prestep.sim.costs import load_gpu
 from prestep.sim.costs.measured import gpu_of
 from prestep.sim.errors import InputError, PrestepError
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import Kernel, named
 from prestep.topologies import load_cluster
 from prestep.validation.fit import bootstrap, machine_host, machine_rows, machine_steps
 from prestep.validation.fit.calibrate_machine import known_gpu
@@ -176,7 +176,7 @@ def test_a_machine_is_found_again(made: tuple[Path, str]) -> None:
 
 def test_what_was_not_measured_is_the_known_gpus(made: tuple[Path, str]) -> None:
     """Kinds without rows keep the base's times."""
-    kernel = Kernel("attention_fwd", (1, 32, 8, 2048, 64))
+    kernel = named("attention_fwd", (1, 32, 8, 2048, 64))
     mine = gpu_of(load_cluster(str(made[0])))
     assert mine.duration(kernel) == pytest.approx(
         load_gpu("h200").duration(kernel), rel=1e-3

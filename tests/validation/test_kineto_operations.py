@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from prestep.sim.costs.counterparts import in_models
+from prestep.sim.costs.estimators.attention import plain
 from prestep.sim.graph.kernel import Kernel, plain_product
 from prestep.validation.formats.kineto_operations import classify
 from prestep.workloads.operation import Argument, Operand, Operation
@@ -63,8 +63,7 @@ def _strides(operand: Operand) -> tuple[int, ...]:
 def of_program(name: str, arguments: tuple[Argument, ...], *results: Operand) -> Kernel:
     """The kernel of an operation that a program recorded with its results."""
     (kernel,) = kernels_of(Operation(name, arguments, (), results))
-    known = in_models(kernel)
-    return known.main if known else plain_product(kernel)
+    return plain(kernel) if kernel.is_attention else plain_product(kernel)
 
 
 PAIRS = [

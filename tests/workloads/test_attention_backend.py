@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from prestep.sim import api
-from prestep.sim.costs.counterparts import kind_in_models
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import BACKWARD, FUSED_ATTENTION, Kernel
 from prestep.sim.graph.opgraph import Chain, OpGraph
 from prestep.sim.lowering import lowered_on
 from prestep.sim.predict import load_fabric
@@ -61,13 +60,14 @@ def kinds(*changes: str) -> set[str]:
     """Kernels of attention in a step of Llama 3.2 1B."""
     scenario = load_scenario(SCENARIO, ("cluster.gpus=4", *changes))
     graph = lowered_on(scenario, load_fabric(scenario)).graph
-    return {kind.rpartition("_")[0] for kind in all_kinds(graph) if "attention" in kind}
+    forward = {kind.removesuffix(BACKWARD) for kind in all_kinds(graph)}
+    return {library for library, kind in FUSED_ATTENTION.items() if kind in forward}
 
 
 def all_kinds(graph: OpGraph) -> set[str]:
-    """Kinds of a graph's kernels and of those within its chains, as models name them."""
+    """Kinds of a graph's kernels and of those within its chains."""
     chains = [one.graph for one in graph.kernels if isinstance(one, Chain)]
-    alone = {kind_in_models(one) for one in graph.kernels if isinstance(one, Kernel)}
+    alone = {one.kind for one in graph.kernels if isinstance(one, Kernel)}
     return alone.union(*(all_kinds(chain) for chain in chains))
 
 
@@ -75,12 +75,12 @@ def all_kinds(graph: OpGraph) -> set[str]:
 @pytest.mark.parametrize(
     ("cluster", "version", "kernel"),
     [
-        ("dgx-h100", "2.11", "attention"),
-        ("dgx-h100", "2.7", "flash2_attention"),
-        ("dgx-b200", "2.11", "attention"),
-        ("dgx-b200", "2.7", "flash2_attention"),
-        ("dgx-a100", "2.11", "flash2_attention"),
-        ("mi300x", "2.11", "flash2_attention"),
+        ("dgx-h100", "2.11", "cudnn"),
+        ("dgx-h100", "2.7", "flash"),
+        ("dgx-b200", "2.11", "cudnn"),
+        ("dgx-b200", "2.7", "flash"),
+        ("dgx-a100", "2.11", "flash"),
+        ("mi300x", "2.11", "flash"),
     ],
 )
 def test_a_scenario_launches_what_pytorch_takes(
@@ -90,12 +90,12 @@ def test_a_scenario_launches_what_pytorch_takes(
     where = f"cluster.name={cluster}", f"training.framework={framework}"
     assert kinds(*where, f"pytorch.version={version}") == {kernel}
     said = kinds(*where, f"pytorch.version={version}", "pytorch.attention=cudnn")
-    assert said == {"attention"}
+    assert said == {"cudnn"}
 
 
 @pytest.mark.parametrize(
     ("cluster", "kernel"),
-    [("dgx-h100", "attention"), ("dgx-a100", "flash2_attention")],
+    [("dgx-h100", "cudnn"), ("dgx-a100", "flash")],
 )
 def test_engines_take_it_too(cluster: str, kernel: str) -> None:
     """Automodel's layers, whose attention may be PyTorch's."""

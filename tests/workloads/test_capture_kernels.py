@@ -213,8 +213,8 @@ def test_odd_rows_are_slow_and_keep_the_clock(name: str) -> None:
         for width in (8192, 8191)
     )
     assert 3 < gpu.duration(odd) / gpu.duration(even) < 10
-    assert gpu.hot(even)
-    assert not gpu.hot(odd)
+    assert gpu.beyond_limit(even)
+    assert not gpu.beyond_limit(odd)
 
 
 @pytest.mark.parametrize("name", GPUS)

@@ -13,6 +13,7 @@ from lab.formats.model_flops import layer_flops
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.costs.kinds import work
 from prestep.sim.errors import InputError
+from prestep.sim.graph.kernel import GROUPS
 from prestep.sim.graph.opgraph import KERNEL
 from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
@@ -89,17 +90,17 @@ def unit(
     ).layer(index)
 
 
-#: Kernels that multiply beside products of two matrices.
-OTHERS = ("aten _grouped_mm", "attention_fwd", "attention_bwd")
-
-
 def flops(unit: Unit) -> tuple[float, float]:
     """Of matrix products and attention, forward and backward."""
 
     def of(graph: Any) -> float:
         p = graph.programs[0]
         kernels = [graph.kernels[k] for k in p.payload[p.kind == KERNEL]]
-        return sum(work(k)[0] for k in kernels if k.is_product or k.kind in OTHERS)
+        return sum(
+            work(k)[0]
+            for k in kernels
+            if k.is_product or k.is_attention or k.kind in GROUPS
+        )
 
     return of(unit.forward.uncut), of(unit.backward.uncut)
 

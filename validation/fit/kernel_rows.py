@@ -19,7 +19,7 @@ from prestep.sim.costs import terms
 from prestep.sim.costs.kinds import work
 from prestep.sim.costs.tables import Row
 from prestep.sim.errors import InputError
-from prestep.sim.graph.kernel import Kernel, product
+from prestep.sim.graph.kernel import Kernel, attention, product
 from prestep.validation.formats.kineto_kernels import Call
 from prestep.validation.formats.records import read_lines, text_of
 
@@ -135,7 +135,7 @@ def _kernel(record: dict[str, object]) -> Kernel | None:
     if get("kind") == "attention":
         names = ("batch", "heads", "kv_heads", "seq", "head_dim")
         shape = tuple(int(record[name]) for name in names)  # type: ignore[call-overload]
-        return Kernel(f"attention_{get('dir')}", shape)
+        return attention(shape, backward=get("dir") == "bwd")
     if get("kind") == "memory" and get("op") in OPS:
         elements, op = int(record["elements"]), OPS[str(get("op"))]  # type: ignore[call-overload]
         moved = float(record["bytes_moved"])  # type: ignore[arg-type]

@@ -159,7 +159,7 @@ def _touched(row: Overlap, plan: Plan, gpu: str) -> frozenset[str]:
                 "streaming"
                 if work(kernel)[1] >= interference.STREAM
                 else "communication",
-                f"factor.{interference.model_kernel(kernel).kind}",
+                f"factor.{interference.factor_name(kernel)}",
             }
         )
     m, n, k = kernel.shape

@@ -10,7 +10,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from prestep.sim.costs.counterparts import in_models
+from prestep.sim.costs.estimators.attention import FORMATS, plain
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel, plain_product
 from prestep.workloads.operation import Argument, Operand, Operation
@@ -49,7 +49,7 @@ LISTED = "bf16"
 
 
 def classify(op: Event) -> Kernel | None:
-    """The kernel of an operation, as models name it; None of those that are not read, or that launch several."""
+    """The kernel of an operation, plain as models have it; None of those that are not read, or that launch several."""
     try:
         operation = operation_of(op)
         kernels = kernels_of(operation) if operation is not None else ()
@@ -57,8 +57,10 @@ def classify(op: Event) -> Kernel | None:
         return None  # an operation without shapes, or with arguments of another version
     if len(kernels) != 1:
         return None
-    known = in_models(kernels[0])
-    return plain_product(kernels[0]) if known is None else known.main
+    (kernel,) = kernels
+    if kernel.is_attention and kernel.dtype in FORMATS:
+        return plain(kernel)
+    return plain_product(kernel)
 
 
 def operation_of(op: Event) -> Operation | None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import attention as attention_of
 from prestep.workloads.exchanges import te_context
 from prestep.workloads.exchanges.te_context import Part, Way
 from prestep.workloads.megatron.documents import in_documents, reorder
@@ -79,14 +80,14 @@ class _Fused:
         """Attention in one direction to all keys, which other ranks may have."""
         heads, s = self.heads, self.s
         self._quantize(t, way)
-        generation = "flash2_" if s.options.attention == "flash2" else ""
+        library = "flash" if s.options.attention == "flash2" else "cudnn"
         dtype = "fp8" if s.options.fp8_dot_product_attention else "bf16"
-        layout = "latent" if heads.narrow and not generation else ""
+        how = {"backward": way == "bwd", "latent": heads.narrow and library == "cudnn"}
 
         def block(part: Part) -> Kernel:
             batch, tokens = in_window(part.batch, part.tokens, heads.window)
             shape = (batch, part.queries, part.keys, tokens, part.dim)
-            return Kernel(f"{generation}attention_{way}", shape, dtype, layout)
+            return attention_of(shape, dtype, library=library, **how)
 
         part = Part(s.batch, s.tokens, heads.queries, heads.keys, heads.width(way))
         context = s.context

@@ -6,7 +6,7 @@ import json
 import math
 from functools import cache
 
-from prestep.sim.graph.kernel import PREFIX, Kernel, product
+from prestep.sim.graph.kernel import BACKWARD, FUSED_ATTENTION, PREFIX, Kernel, product
 from prestep.workloads.traces.collectives import SIZES
 from prestep.workloads.traces.work import Op, family
 
@@ -51,12 +51,8 @@ def _kernel(name: str, operator: str, shape: str, dtype: str) -> Kernel:
         if found is not None:
             return found
     if family(name) == "attention":
-        return Kernel(
-            "attention_bwd"
-            if "backward" in operator or "bwd" in name
-            else "attention_fwd",
-            (),
-        )
+        backward = "backward" in operator or "bwd" in name
+        return Kernel(FUSED_ATTENTION["cudnn"] + BACKWARD * backward, ())
     if operator in KINDS:
         return Kernel(KINDS[operator], ())
     return Kernel(

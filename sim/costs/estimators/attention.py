@@ -1,9 +1,10 @@
-"""Attention that the tables of kernels lack, by attention that they have, times ratios measured side by side.
+"""Attention that a GPU's tables lack, by attention that they have, times ratios measured side by side.
 
-In fp8 it takes a share of what it does in 16 bits. With wide heads it takes longer than with heads of 128, the widest
-that tables have: cuDNN computes tiles that are as wide as a head, a Hopper's are 64, 128, 192 and 256 elements wide
-(names of its kernels say so), and a head between two of them takes the time of the next. Latent attention, whose values
-are narrower than its queries, has kernels of its own. Measured: `lab/cases/attention-widths`.
+A mask, uneven lengths and other libraries count as they do on the GPU where operations were measured. In fp8 attention
+takes a share of what it does in 16 bits. With wide heads it takes longer than with heads of 128, the widest that tables
+have: cuDNN computes tiles that are as wide as a head, a Hopper's are 64, 128, 192 and 256 elements wide (names of its
+kernels say so), and a head between two of them takes the time of the next. Latent attention, whose values are narrower
+than its queries, has kernels of its own. Measured: `lab/cases/attention-widths`.
 """
 
 from __future__ import annotations
@@ -17,8 +18,14 @@ import numpy as np
 
 from prestep.sim.costs import terms
 from prestep.sim.costs.estimators import EXTRAPOLATED, Basis, Estimator, lent_octaves
-from prestep.sim.costs.kinds import ATTENTIONS
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import (
+    ATTENTION,
+    BACKWARD,
+    FUSED_ATTENTION,
+    LATENT,
+    Kernel,
+    attention,
+)
 from prestep.sim.schema import Items, Number, Schema, Table, Text
 
 if TYPE_CHECKING:
@@ -26,24 +33,20 @@ if TYPE_CHECKING:
 
 FP8, WIDE = "fp8", "bf16"
 _NUMBERS: dict[str, Schema] = {
-    key: Items(Number(above=True)) for key in ("tokens", *ATTENTIONS)
+    key: Items(Number(above=True)) for key in ("tokens", *ATTENTION)
 }
 _TEXTS: dict[str, Schema] = {"source": Text(), "over": Text()}
 _RATIOS: Schema = Table(
-    {kind: Items(Number(above=True)) for kind in ATTENTIONS}, ATTENTIONS
+    {kind: Items(Number(above=True)) for kind in ATTENTION}, ATTENTION
 )
-#: Layout of attention whose values are narrower than its queries.
-LATENT = "latent"
 #: Of a GPU's file: in fp8 over 16 bits; on this GPU over the one named.
 IN_FP8 = Table({"source": Text(), LATENT: _RATIOS, **_NUMBERS}, ("source", *_NUMBERS))
 ON_BOTH = Table(_TEXTS | _NUMBERS, (*_TEXTS, *_NUMBERS))
 #: Widths of tiles that tables have.
 NARROW, REFERENCE = 64, 128
-#: PyTorch's operations of cuDNN's attention, whose tables have no latent ones, and which kind they are like.
-OPERATIONS = {
-    "aten _scaled_dot_product_cudnn_attention": "attention_fwd",
-    "aten _scaled_dot_product_cudnn_attention_backward": "attention_bwd",
-}
+#: Libraries whose attention tables of kernels have, and its formats; other attention is read beside cuDNN's.
+PLAIN = FUSED_ATTENTION["cudnn"], FUSED_ATTENTION["flash"]
+FORMATS = ("bf16", "fp16")
 OVER = ("192", "256", LATENT)
 _KEYS: dict[str, Schema] = {"source": Text(), "tokens": Items(Number(above=True))}
 #: Of a GPU's file: time over that of heads of 128, as many heads of as many tokens.
@@ -76,8 +79,8 @@ class Ratios:
 
     def of(self, kernel: Kernel) -> float:
         """The ratio for a kernel."""
-        shares = self.latent if kernel.layout == LATENT else None
-        return _between(self.tokens, (shares or self.shares)[kernel.kind], kernel)
+        shares = self.latent if LATENT in kernel.layout else None
+        return _between(self.tokens, (shares or self.shares)[kernel.direction], kernel)
 
 
 def _between(
@@ -89,7 +92,7 @@ def _between(
 
 def is_fp8(kernel: Kernel) -> bool:
     """Whether a kernel is attention in fp8."""
-    return kernel.dtype == FP8 and kernel.kind in ATTENTIONS
+    return kernel.dtype == FP8 and kernel.is_attention
 
 
 def widened(kernel: Kernel) -> Kernel:
@@ -105,7 +108,7 @@ def ratios(table: Mapping[str, Any]) -> Ratios:
 
 
 def _of_kinds(table: Mapping[str, Any]) -> dict[str, tuple[float, ...]]:
-    return {kind: tuple(map(float, table[kind])) for kind in ATTENTIONS}
+    return {kind: tuple(map(float, table[kind])) for kind in ATTENTION}
 
 
 @dataclass(frozen=True)
@@ -134,71 +137,93 @@ class Widths:
     tokens: tuple[float, ...]
     over: Mapping[str, Mapping[str, tuple[float, ...]]]
 
-    def has(self, kernel: Kernel) -> bool:
-        """Whether such attention was measured: latent, or with other heads than those of 128."""
-        return (LATENT if LATENT in kernel.layout else OVER[0]) in self.over
+    def stand(self, kernel: Kernel) -> Stand | None:
+        """Attention of heads of 128 in place of wider ones; beyond the widest tile time grows as heads do.
 
-    def stand(self, kernel: Kernel) -> Stand:
-        """Attention of heads of 128 in place of wider ones: the next tile, and beyond the last as wide as they are."""
-        if kernel.layout == LATENT:
-            return Stand(of_reference(kernel), self._ratio(LATENT, kernel))
-        width = kernel.shape[4]
+        None where such attention was not measured.
+        """
+        width = kernel.shape[5]
+        tile = next((name for name in OVER[:2] if width <= int(name)), OVER[1])
+        over = LATENT if LATENT in kernel.layout else tile
+        if over not in self.over:
+            return None
+        share = _between(self.tokens, self.over[over][kernel.direction], kernel)
+        if over == LATENT:
+            return Stand(of_reference(kernel), share)
         if width <= REFERENCE:
             return Stand(of_reference(kernel), 1.0)
-        tile = next((name for name in OVER[:2] if width <= int(name)), OVER[1])
-        beyond = max(1.0, width / int(tile))
-        return Stand(of_reference(kernel), beyond * self._ratio(tile, kernel))
-
-    def _ratio(self, over: str, kernel: Kernel) -> float:
-        return _between(self.tokens, self.over[over][kernel.kind], kernel)
+        return Stand(of_reference(kernel), max(1.0, width / int(tile)) * share)
 
 
-def stand(kernel: Kernel, widths: Widths | None) -> Stand | None:
-    """What stands for a kernel in tables; None for one that they have, or whose kind is none of these.
-
-    Without `widths`, wider heads take time as their products do, and narrower ones are in the tables.
-    """
-    if kernel.kind in OPERATIONS:
-        return _of_operation(kernel, widths) if LATENT in kernel.layout else None
-    if kernel.kind not in ATTENTIONS or kernel.shape[4] <= NARROW:
-        return None
-    if kernel.shape[4] == REFERENCE and not kernel.layout:
-        return None
-    if widths is not None:
-        return widths.stand(kernel)
-    if kernel.shape[4] < REFERENCE:
-        return None if not kernel.layout else Stand(replace(kernel, layout=""), 1.0)
-    return Stand(of_reference(kernel), kernel.shape[4] / REFERENCE)
-
-
-def _of_operation(kernel: Kernel, widths: Widths | None) -> Stand:
-    """PyTorch's operation on heads of 128, as much longer as attention is without its mask or its dropout."""
-    width = kernel.shape[5]
-    part = REFERENCE / width
+def of_reference(kernel: Kernel) -> Kernel:
+    """The same attention with heads of 128, as wide for values."""
+    *sizes, width = kernel.shape
     marks = [mark for mark in kernel.layout.split("_") if mark != LATENT]
-    shape = (*kernel.shape[:5], REFERENCE)
-    plain = replace(
+    part = REFERENCE / width
+    return replace(
         kernel,
-        shape=shape,
+        shape=(*sizes, REFERENCE),
         layout="_".join(marks),
         bytes=part * kernel.bytes,
         flops=part * kernel.flops,
     )
-    alike = Kernel(OPERATIONS[kernel.kind], (*kernel.shape[:4], width), layout=LATENT)
-    share = 1.0 / part if widths is None else widths.stand(alike).share
-    return Stand(plain, share)
-
-
-def of_reference(kernel: Kernel) -> Kernel:
-    """The same attention with heads of 128."""
-    shape = (*kernel.shape[:4], REFERENCE)
-    return replace(kernel, shape=shape, layout="", bytes=0.0, flops=0.0)
 
 
 def widths(table: Mapping[str, Any]) -> Widths:
     """A checked table of a GPU's file."""
     over = {name: _of_kinds(table[name]) for name in OVER if name in table}
     return Widths(table["source"], tuple(map(float, table["tokens"])), over)
+
+
+def is_plain(kernel: Kernel) -> bool:
+    """Whether tables of kernels have such attention: causal, of as many keys as queries, by a library of `PLAIN`."""
+    _, _, _, queries, keys, _ = kernel.shape
+    marks = {*kernel.layout.split("_")} - {LATENT}
+    known = kernel.kind.removesuffix(BACKWARD) in PLAIN
+    return known and queries == keys and marks == {"causal"}
+
+
+def plain(kernel: Kernel) -> Kernel:
+    """The plain attention that others are read beside: of as many scores if all keys were seen."""
+    *many, queries, keys, width = kernel.shape
+    side = queries if queries == keys else max(1, round(math.sqrt(queries * keys)))
+    library = "flash" if kernel.kind.startswith(PLAIN[1]) else "cudnn"
+    return attention(
+        (*many, side, width),
+        kernel.dtype,
+        backward=kernel.kind.endswith(BACKWARD),
+        library=library,
+        latent=LATENT in kernel.layout,
+    )
+
+
+class Variant(Estimator):
+    """Attention with a mask, of uneven lengths or by another library, beside the plain one."""
+
+    name = "plain attention"
+    covers = "attention that is not plain, on a GPU where no operations were measured"
+    final = loaded = True
+
+    def answers(self, kernel: Kernel) -> bool:
+        if not kernel.is_attention or kernel.dtype not in FORMATS:
+            return False
+        return not is_plain(kernel) and self.gpu.surface(kernel) is None
+
+    def seconds(self, kernel: Kernel) -> float:
+        """As much longer than the plain one as on the GPU where both were measured; else as their work is."""
+        measured, beside = self.gpu, plain(kernel)
+        while measured.aten_tables is None and measured.like is not None:
+            measured = measured.like
+        if measured.aten_tables is not None:
+            longer = measured.duration(kernel) / measured.duration(beside)
+        else:
+            bound = self.gpu.roofline.bound
+            longer = bound(kernel) / bound(beside)
+        return self.gpu.lent(beside) * longer
+
+    def basis(self, kernel: Kernel) -> Basis:
+        """A guess: nobody measured here by how much a variant differs."""
+        return self.gpu.basis(plain(kernel))._replace(grade="guess")
 
 
 class InFp8(Estimator):
@@ -276,8 +301,23 @@ class WideHeads(Estimator):
 
     def stand(self, kernel: Kernel) -> Stand | None:
         """Attention with heads of 128 that stands for a kernel; None for what tables have."""
-        wide = stand(kernel, widths_of(self.gpu, kernel))
-        return None if wide is None or self._has_width(kernel) else wide
+        if not kernel.is_attention:
+            return None
+        width, latent = kernel.shape[5], LATENT in kernel.layout
+        if self.gpu.surface(kernel) is not None:
+            # Of latent attention there are no rows, and of wide heads none of long sequences.
+            wide = is_plain(kernel) and (width > REFERENCE or latent)
+        else:
+            wide = width > NARROW and (width != REFERENCE or latent)
+        if not wide or self._has_width(kernel):
+            return None
+        measured = widths_of(self.gpu, kernel)
+        if measured is not None:
+            return measured.stand(kernel)
+        # Nobody measured by how much: narrower heads are in the tables, wider ones take time as their products do.
+        if width >= REFERENCE:
+            return Stand(of_reference(kernel), width / REFERENCE)
+        return Stand(_own_width(kernel), 1.0) if latent else None
 
     def _stand(self, kernel: Kernel) -> Stand:
         wide = self.stand(kernel)
@@ -286,21 +326,23 @@ class WideHeads(Estimator):
 
     def _has_width(self, kernel: Kernel) -> bool:
         """Whether this GPU's own table has attention with such heads."""
-        if kernel.kind not in ATTENTIONS:
-            return False
         group = terms.group(kernel)
         if group not in self._measured_widths:
             rows = self.gpu.tables.rows(group)
             self._measured_widths[group] = frozenset(
-                row.kernel.shape[4] for row in rows
+                row.kernel.shape[5] for row in rows
             )
-        return kernel.shape[4] in self._measured_widths[group]
+        return kernel.shape[5] in self._measured_widths[group]
+
+
+def _own_width(kernel: Kernel) -> Kernel:
+    return replace(kernel, layout=kernel.layout.replace(f"_{LATENT}", ""))
 
 
 def widths_of(gpu: Gpu, kernel: Kernel) -> Widths | None:
     """What such attention takes on a GPU, or on the one that it is like, if its units are the same; None: unknown."""
     like, measured = gpu.like, gpu.facts.attention_widths
+    if measured is not None:
+        return measured if measured.stand(kernel) is not None else None
     same = like is not None and like.facts.capability == gpu.facts.capability
-    if measured is None and like is not None and same:
-        return widths_of(like, kernel)
-    return measured if measured is not None and measured.has(kernel) else None
+    return widths_of(like, kernel) if like is not None and same else None

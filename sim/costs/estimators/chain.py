@@ -9,13 +9,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prestep.sim.costs.estimators import Estimator
-from prestep.sim.costs.estimators.attention import InFp8, WideHeads
+from prestep.sim.costs.estimators.attention import InFp8, Variant, WideHeads
 from prestep.sim.costs.estimators.library import LibraryProducts
 from prestep.sim.costs.estimators.operations import MeasuredOperations
 from prestep.sim.costs.estimators.optimizer import FusedAdamw
 from prestep.sim.costs.estimators.roofline import Limits, ShareOfPeak
 from prestep.sim.costs.estimators.scans import Scans
-from prestep.sim.costs.estimators.stand_ins import Batch, InModels, Stated
+from prestep.sim.costs.estimators.stand_ins import Batch, Stated
 from prestep.sim.costs.estimators.table import OwnTable
 from prestep.sim.costs.estimators.tiles import SlowerFormat, Tiles
 from prestep.sim.extras import lazily
@@ -27,7 +27,7 @@ with lazily():
     from prestep.sim.costs.estimators import sibling
 
 #: Kernels whose time follows that of others on the same GPU.
-STAND_INS = (Stated, InModels, Batch, InFp8, WideHeads)
+STAND_INS = (Stated, Variant, Batch, InFp8, WideHeads)
 TABLES = (
     *(FusedAdamw, SlowerFormat, MeasuredOperations, Scans),
     *(ShareOfPeak, LibraryProducts, OwnTable),

@@ -50,9 +50,10 @@ class AtenTables:
         rows: list[Row],
         product: Callable[[Kernel], float],
         roofline: Roofline,
+        lent: Callable[[Kernel], float] | None = None,
     ) -> None:
-        """`product`: seconds of a product by its tiles."""
-        self._base = Base(product, roofline)
+        """`product`: seconds of a product by its tiles; `lent`: of attention by the rows of a GPU with the same SMs."""
+        self._base, self._lent = Base(product, roofline), lent
         self._groups: dict[Group, list[Row]] = {}
         for row in rows:
             self._groups.setdefault(_group_of(row.kernel), []).append(row)
@@ -124,12 +125,12 @@ class AtenTables:
         return self._surfaces[group]
 
     def _base_of(self, group: Group) -> Callable[[Kernel], float]:
-        """What rows of a group correct; of products with a bias, which is an epilogue, the table of those without."""
+        """What rows of a group correct: of products with a bias, which is an epilogue, the table of those without."""
         kind, *rest = group
         plain = (LIKE.get(kind, kind), *rest)
-        if kind not in PRODUCTS or plain == group or plain not in self._groups:
-            return self._base
-        return partial(_with_bias, self._of(plain))
+        if kind in PRODUCTS and plain != group and plain in self._groups:
+            return partial(_with_bias, self._of(plain))
+        return self._lent if self._lent and "attention" in kind else self._base
 
 
 def _with_bias(plain: Kriged, kernel: Kernel) -> float:
@@ -180,7 +181,7 @@ def _smoothness(kind: str) -> tuple[float, float]:
         return 1.5, 0.25
     if kind == STREAM:
         return 8.0, 0.4
-    return (8.0, 0.8) if "attention" in kind else (5.0, 0.4)
+    return (4.0, 0.6) if "attention" in kind else (5.0, 0.4)
 
 
 def _differing(row: Row) -> float:
@@ -199,7 +200,9 @@ class MeasuredOperations(Estimator):
         return self.gpu.surface(kernel) is not None
 
     def seconds(self, kernel: Kernel) -> float:
-        return padding.filled_up(self.gpu, kernel, self.gpu.by_operations)
+        # Rows have heads of many widths.
+        wider = (5,) if kernel.is_attention else ()
+        return padding.filled_up(self.gpu, kernel, self.gpu.by_operations, wider)
 
     def basis(self, kernel: Kernel) -> Basis:
         surface, own = self._read(kernel)

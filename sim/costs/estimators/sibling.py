@@ -7,12 +7,13 @@ them, their errors say how far its kernels can be off (`prestep.sim.costs.gpu_fi
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prestep.sim.costs import gemm
 from prestep.sim.costs.estimators import Basis, Estimator, lent_octaves, tiles
-from prestep.sim.costs.kinds import ATTENTIONS, OVER_PCIE, STREAM_PASSES, work
+from prestep.sim.costs.kinds import OVER_PCIE, STREAM_PASSES, work
 from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import GROUPS, PREFIX, Kernel
 
@@ -81,7 +82,7 @@ class Sibling(Estimator):
     def _source(self, kernel: Kernel) -> str:
         """The library that was measured on both GPUs, or else the other GPU."""
         over = self.gpu.facts.attention_over
-        if over is not None and kernel.kind in ATTENTIONS:
+        if over is not None and kernel.is_attention:
             return f"library {over.source}"
         return f"borrowed from {self._like.name}"
 
@@ -104,9 +105,21 @@ def least_over(gpu: Gpu, like: Gpu, kernel: Kernel) -> float:
     return here.bound(kernel) / least if least > 0 else 1.0
 
 
+def lent_operations(gpu: Gpu) -> Callable[[Kernel], float] | None:
+    """Seconds of operations by the rows of the GPU that this one is like, as their limits differ; None without rows."""
+    like = gpu.like
+    if like is None or (tables := like.aten_tables) is None:
+        return None
+
+    def seconds(kernel: Kernel) -> float:
+        return tables.surface(kernel)[0].within(kernel) * least_over(gpu, like, kernel)
+
+    return seconds
+
+
 def measured_ratio(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:
     """Time of an operation on `gpu` over that on the GPU that it is like; None where not both were measured."""
-    if kernel.kind in ATTENTIONS:
+    if kernel.is_attention:
         return _ratio_of_attention(gpu, like, kernel)
     if kernel.kind not in STREAM_PASSES:
         return None

@@ -15,12 +15,6 @@ from prestep.sim.costs.terms import Group
 from prestep.sim.graph.kernel import GEMM, Kernel
 
 FORWARD = "forward products"  # borrowed by gradients
-#: Relative noise of rows that come from traces of steps, at most.
-IN_STEP = 0.02
-
-
-def _place(kernel: Kernel) -> tuple[Group, tuple[int, ...]]:
-    return terms.group(kernel), kernel.shape
 
 
 class KernelTables:
@@ -49,16 +43,6 @@ class KernelTables:
         for row in rows:
             self._rows.setdefault(terms.group(row.kernel), []).append(row)
         self._models: dict[Group, Curve | Kriged | None] = {}
-        self._in_steps = frozenset(
-            _place(row.kernel)
-            for own in self._rows.values()
-            for row in own
-            if row.noise <= IN_STEP
-        )
-
-    def in_step(self, kernel: Kernel) -> bool:
-        """Whether this very shape was measured in a training step; streams are one curve, whose rows rise."""
-        return kernel.kind not in STREAM_PASSES and _place(kernel) in self._in_steps
 
     def model(self, group: Group) -> Curve | Kriged | None:
         """The table behind a (kind, layout, dtype), None where nothing was measured; built on first use."""
