@@ -206,7 +206,7 @@ def test_a_sender_is_done_when_the_rest_is_in_its_buffers(buffered: float) -> No
     assert times(done, 0)[0] == (2, 2 + 1 + 10 - buffered)
     assert times(done, 1)[0] == (2, 13)
     assert times(done, 0)[1][0] == 14 - buffered
-    assert done.carried.tolist() == [10.0]
+    assert done.bytes.carried.tolist() == [10.0]
 
 
 def overlapped(**changes: Any) -> tuple[list[tuple[float, float]], Run]:

@@ -119,7 +119,7 @@ def test_partly_folded_and_unfolded_agree(
         len(folded.lowered.graph.programs) <= len(unfolded.lowered.graph.programs) == 4
     )
     assert step_time(folded) == pytest.approx(step_time(unfolded), rel=1e-9)
-    assert folded.run.carried == pytest.approx(unfolded.run.carried, rel=1e-9)
+    assert folded.run.bytes.carried == pytest.approx(unfolded.run.bytes.carried, rel=1e-9)
     assert reported(folded).mfu == pytest.approx(reported(unfolded).mfu, rel=1e-9)
 
 
@@ -144,7 +144,7 @@ def test_a_gpu_that_no_rank_uses_changes_nothing() -> None:
         for s in ({}, {"gpu[3].clock": "0.1x"})
     ]
     assert step_time(steps[0]) == step_time(steps[1])
-    assert np.array_equal(steps[0].run.carried, steps[1].run.carried)
+    assert np.array_equal(steps[0].run.bytes.carried, steps[1].run.bytes.carried)
 
 
 @pytest.mark.parametrize(
