@@ -89,6 +89,11 @@ class _Side:
         )
         return cls(ports, few_cost, few_ways, few_switches, hops.min(axis=1))
 
+    def some(self, which: Ints) -> _Side:
+        """Returns the sides of these numbers."""
+        columns = (self.ports, self.cost, self.ways, self.switches, self.nearest)
+        return _Side(*(column[which] for column in columns))
+
 
 def _cheapest(cost: Ints, switches: Ints) -> Bools:
     """Of every port in each line: whether no other one to the same switch costs less."""
@@ -210,19 +215,18 @@ class HostPorts:
 
     def choice(self, first: Pattern, second: Pattern, src: Ints, dst: Ints) -> Choice:
         """Returns the ports among which pairs choose."""
-        local = self.stubs.local
-        exits, entries = self._switches(first, second, src, dst)
-        out = _Side.of(first.away[:, local[src]], 0, exits)
-        back = _Side.of(second.home[:, local[dst]], second.enters, entries)
+        out, back = self._side(first, src, True), self._side(second, dst, False)
         distance = self.net.distance(out.switches, back.switches)
         return Choice(out, back, distance, self.stubs.transit)
 
-    def _switches(
-        self, first: Pattern, second: Pattern, src: Ints, dst: Ints
-    ) -> tuple[Ints, Ints]:
-        """Switches that the ports out of the first of each pair lead to, and those that lead into the second."""
-        member = self.stubs.member
-        return first.ends[0][member[src]], second.ends[1][member[dst]]
+    def _side(self, pattern: Pattern, nodes: Ints, out: bool) -> _Side:
+        """Returns the side of each node; nodes in one place under the same switches are looked at once."""
+        local, member = self.stubs.local[nodes], self.stubs.member[nodes]
+        end, table = (0, pattern.away) if out else (1, pattern.home)
+        some, which = distinct(np.stack([local, pattern.under[end][member]], axis=1))
+        entered = 0 if out else pattern.enters
+        switches = pattern.ends[end][member[some]]
+        return _Side.of(table[:, local[some]], entered, switches).some(which)
 
     def ports(
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int = 0

@@ -149,8 +149,12 @@ def _way_out(
     fabric: Any, gpu: str, peer: str, route: str, reported: float | None
 ) -> _WayOut:
     links, share = transport.between(fabric, gpu, peer, route)
-    raw, kinds = fabric.links.raw[links], fabric.links.kind[links]
-    nics = [j for j, i in enumerate(links) if _leaves(fabric, int(i), gpu)]
+    raw, kinds = fabric.links.raw[links], fabric.links.kind[links].tolist()
+    src, nodes, host = fabric.ends[0][links], fabric.nodes, fabric.host_of(gpu)
+    # What links leave in the GPU's own host.
+    left = [nodes.kinds[at] if nodes.hosts[at] == host else "" for at in src.tolist()]
+    ends = enumerate(zip(left, kinds, strict=True))
+    nics = [j for j, (node, kind) in ends if node == "nic" and kind not in INSIDE]
     if not nics:  # no NIC in the graph: the GPU's own way out
         nics = [0]
     if reported is not None:
@@ -158,14 +162,14 @@ def _way_out(
     slots = [j for j, kind in enumerate(kinds) if kind == "pcie"]
     whole = _slowest(raw / share, nics, slots)
     # A NIC whose ports are in several planes is one to NCCL: its first port stands for it, as wide as all.
-    src = fabric.links.src[links]
     raw[nics] = [raw[nics][src[nics] == src[j]].sum() for j in nics]
-    nics = sorted({src[j]: j for j in reversed(nics)}.values())
+    nics = sorted({int(src[j]): j for j in reversed(nics)}.values())
+    # A CPU on the way out counts as near (P2C) where NVLink-C2C ties the GPU to it.
     return _WayOut(
         tuple(int(links[j]) for j in nics),
         whole,
         _slowest(raw, nics, slots),
-        _near(fabric, links, gpu),
+        "cpu" not in left or "c2c" in kinds,
         "c2c" in kinds,
     )
 
@@ -174,27 +178,3 @@ def _slowest(width: np.ndarray, nics: list[int], slots: list[int]) -> float:
     """Bytes/s of the slowest of some NICs and PCIe slots, at positions of `width`."""
     wires = [float(width[j]) for j in nics]
     return min(wires + [PCIE * float(width[j]) for j in slots])
-
-
-def _leaves(fabric: Any, link: int, gpu: str) -> bool:
-    """Whether a link goes from a NIC of the GPU's host to the network."""
-    src = fabric.node_index(fabric.links.src[link])
-    outside = fabric.links.kind[link] not in INSIDE
-    return (
-        fabric.nodes.kinds[src] == "nic"
-        and outside
-        and fabric.nodes.hosts[src] == fabric.host_of(gpu)
-    )
-
-
-def _near(fabric: Any, links: np.ndarray, gpu: str) -> bool:
-    """No CPU on the way out, unless the GPU is tied to it by NVLink-C2C (P2C counts as near)."""
-    host = fabric.host_of(gpu)
-    kinds = {fabric.links.kind[i] for i in links}
-    cpus = [
-        name
-        for name in fabric.links.src[links]
-        if fabric.host_of(name) == host
-        and fabric.nodes.kinds[fabric.node_index(name)] == "cpu"
-    ]
-    return not cpus or "c2c" in kinds
