@@ -119,7 +119,9 @@ def test_partly_folded_and_unfolded_agree(
         len(folded.lowered.graph.programs) <= len(unfolded.lowered.graph.programs) == 4
     )
     assert step_time(folded) == pytest.approx(step_time(unfolded), rel=1e-9)
-    assert folded.run.bytes.carried == pytest.approx(unfolded.run.bytes.carried, rel=1e-9)
+    assert folded.run.bytes.carried == pytest.approx(
+        unfolded.run.bytes.carried, rel=1e-9
+    )
     assert reported(folded).mfu == pytest.approx(reported(unfolded).mfu, rel=1e-9)
 
 

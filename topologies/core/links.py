@@ -21,8 +21,9 @@ TYPES: dict[str, Any] = {
     "raw": np.float64,
     "latency": np.float64,
 }
-# Long texts that many rows share: as fixed-width numpy text, two million rows would take more than a gigabyte.
-TYPES |= dict.fromkeys(("src", "dst", "source"), object)
+# Texts that many rows share: as fixed-width numpy text, two million rows would take more than a gigabyte.
+_SHARED = ("src", "dst", "evidence", "latency_evidence", "source")
+TYPES |= dict.fromkeys(_SHARED, object)
 
 
 @dataclass(frozen=True)

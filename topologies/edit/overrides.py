@@ -227,17 +227,15 @@ def _replaced(
     each = links.count[rows] if attribute == "bandwidth" else np.ones(len(rows))
     values[rows] = old * factor if factor is not None else each * (value or 0.0)
     if attribute == "latency":
-        grade = links.latency_evidence.astype(object)
+        grade = links.latency_evidence.copy()
         grade[rows] = "guess"
-        return links.with_values(latency=values, latency_evidence=grade.astype(np.str_))
+        return links.with_values(latency=values, latency_evidence=grade)
     raw, grade, sources = (
         links.raw.copy(),
-        links.evidence.astype(object),
+        links.evidence.copy(),
         links.source.copy(),
     )
     # The wire scales with the payload: headers keep their part.
     raw[rows] *= values[rows] / old
     grade[rows], sources[rows] = "guess", source
-    return links.with_values(
-        bandwidth=values, raw=raw, evidence=grade.astype(np.str_), source=sources
-    )
+    return links.with_values(bandwidth=values, raw=raw, evidence=grade, source=sources)

@@ -238,8 +238,9 @@ class Compiler:
         links.remember(nodes, src, dst)
         # The kinds of millions of links follow from those of their few traits.
         of_traits = self.traits.columns["kind"]
-        met, first = np.unique(traits, return_index=True)
-        order = met[np.argsort(first)].tolist()
+        first = np.full(len(of_traits), len(traits))
+        first[traits[::-1]] = np.arange(len(traits))[::-1]
+        order = [at for at in np.argsort(first).tolist() if first[at] < len(traits)]
         kinds = list(dict.fromkeys(of_traits[trait] for trait in order))
         number = np.zeros(len(of_traits), dtype=np.int64)
         number[order] = [kinds.index(of_traits[trait]) for trait in order]

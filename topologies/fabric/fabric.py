@@ -213,6 +213,14 @@ class Fabric:
             rows, weights=share * amount[pair], minlength=len(self.links)
         ).astype(np.float64)
 
+    def carried(self, src: Ints, dst: Ints, amount: Floats) -> tuple[Ints, Floats]:
+        """Returns the rows that carry anything of `loads`, and the bytes on each."""
+        if self._in_columns:
+            return self._batch.carried(src, dst, amount)
+        loads = self.loads(src, dst, amount)
+        rows = np.flatnonzero(loads)
+        return rows, loads[rows]
+
     @property
     def _in_columns(self) -> bool:
         """Whether `spread` follows from hop counts alone: not under a routing policy other than the adaptive one."""

@@ -101,9 +101,9 @@ class Net:
         self._paths: dict[tuple[int, int, int, int], tuple[Ints, Floats]] = {}
 
     @cached_property
-    def chosen(self) -> set[tuple[int, int]]:
+    def chosen(self) -> dict[int, set[int]]:
         """Classes of switches between which there were more paths than are kept, so that the two ends chose."""
-        return set()
+        return {}
 
     @cached_property
     def _surveys(self) -> dict[int, tuple[Ints, Ints]]:
@@ -145,7 +145,8 @@ class Net:
         """Remember that the two ends said which paths were taken between some switches."""
         first = self._twins.first
         ends = zip(first[exits].tolist(), first[entries].tolist(), strict=True)
-        self.chosen.update(ends)
+        for start, end in set(ends):
+            self.chosen.setdefault(start, set()).add(end)
 
     def count(self, s: int, t: int) -> int:
         """Equally good paths between two switches."""

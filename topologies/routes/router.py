@@ -334,8 +334,9 @@ class Router:
         lines = {dst: np.empty((1, 0), dtype=np.int64)}
         # Those nearest to the end come first.
         for node, rows in onward.items():
-            ways = [_led_by(row, lines[self._dst[row]]) for row in rows]
-            lines[node] = np.concatenate(ways)
+            rest = [lines[self._dst[row]] for row in rows]
+            first = np.repeat(rows, list(map(len, rest)))
+            lines[node] = np.column_stack([first, np.concatenate(rest)])
         return lines[src]
 
     def routes(self, src: int, dst: int) -> list[tuple[Ints, float]]:
@@ -379,11 +380,3 @@ class Router:
             beyond = self._beyond(met)
             met = beyond[~np.isin(beyond, seen)]
         return met
-
-
-def _led_by(row: int, lines: Ints) -> Ints:
-    """Paths that begin with a row, in lines."""
-    paths, hops = lines.shape
-    led = np.full((paths, hops + 1), row, dtype=np.int64)
-    led[:, 1:] = lines
-    return led

@@ -136,7 +136,8 @@ class Symmetry:
         if not self._net.chosen:
             return True
         classes = set(self._net.classes(self._switches(hosts)).tolist())
-        return not any(a in classes and b in classes for a, b in self._net.chosen)
+        chosen = self._net.chosen
+        return all(chosen[one].isdisjoint(classes) for one in classes & chosen.keys())
 
     def rows(self, links: Ints, nodes: Ints, others: Ints) -> Ints | None:
         """Returns the links of `others` that correspond to `links` of `nodes`; None where some have no counterpart."""
