@@ -142,6 +142,11 @@ def _reachable(name: str, nodes: Nodes, src: Ints, dst: Ints) -> Iterator[Mistak
         )
 
 
+def joined(size: int, a: Ints, b: Ints) -> Ints:
+    """`components` where links lead both ways."""
+    return components(size, np.concatenate([a, b]), np.concatenate([b, a]))
+
+
 def components(size: int, src: Ints, dst: Ints) -> Ints:
     """Connected component of every node: the lowest label spreads until nothing changes, halving paths as it goes."""
     label = np.arange(size)

@@ -62,7 +62,9 @@ class Batch:
     def __init__(self, nodes: Nodes, links: Links, router: Router) -> None:
         self._nodes, self._links, self._router = nodes, links, router
         self._spread: tuple[Ints, Ints, Resolved] | None = None
-        self._zeros: Floats | None = None
+        self._zeros: list[Floats] = []
+        self._hops_inside: dict[tuple[Pattern, int], Ints] = {}
+        self._routers: dict[Pattern, Router] = {}
 
     @property
     def size(self) -> int:
@@ -94,15 +96,12 @@ class Batch:
     def carried(self, src: Ints, dst: Ints, amount: Floats) -> tuple[Ints, Floats]:
         """Returns the rows that carry anything of `loads`, and the bytes on each."""
         # A column of millions of zeros takes longer to make than to fill: it is used again.
-        total, self._zeros = self._zeros, None
-        if total is None:
-            total = np.zeros(len(self._links))
+        total = self._zeros.pop() if self._zeros else np.zeros(len(self._links))
         self._add(total, src, dst, amount)
-        # Of floats themselves it takes six times as long.
-        rows = np.flatnonzero(total != 0)
+        rows = np.flatnonzero(total != 0)  # of floats themselves it takes longer
         bytes_ = total[rows]
         total[rows] = 0.0
-        self._zeros = total
+        self._zeros.append(total)
         return rows, bytes_
 
     def _add(self, total: Floats, src: Ints, dst: Ints, amount: Floats) -> None:
@@ -300,14 +299,6 @@ class Batch:
         if (host, start) not in self._hops_inside:
             self._hops_inside[host, start] = self._inner(host).hops(start)
         return self._hops_inside[host, start]
-
-    @cached_property
-    def _hops_inside(self) -> dict[tuple[Pattern, int], Ints]:
-        return {}
-
-    @cached_property
-    def _routers(self) -> dict[Pattern, Router]:
-        return {}
 
     def _trips(self, src: Ints, dst: Ints, pairs: Ints) -> tuple[list[_Trips], Ints]:
         """Ways between hosts by the ports they take; and the pairs that do not have exactly one way to the net."""

@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from prestep.topologies.core.checks import joined
 from prestep.topologies.core.kinds import ENDPOINTS, NETWORK, rank_of
 from prestep.topologies.core.links import Bools, Ints, Links, Nodes, distinct, groups
 
@@ -336,7 +337,8 @@ def _joined(nodes: Nodes, src: Ints, dst: Ints, inward: Bools) -> Ints:
     across = inward & (above[src] != above[dst])
     if not across.any():
         return host
-    label = _spread(above, above[src[across]], above[dst[across]])
+    a, b = above[src[across]], above[dst[across]]
+    label = joined(len(host), a, b)[above]
     # Switches that no such link leads to stay outside.
     inside = np.isin(label, label[host >= 0])
     numbers = np.full(len(host), -1)
@@ -348,19 +350,6 @@ def _first_of(host: Ints) -> Ints:
     """Of every node: the first of its host; a node outside of hosts stands for itself."""
     _, first, which = np.unique(host, return_index=True, return_inverse=True)
     return np.where(host >= 0, first[which], np.arange(len(host)))
-
-
-def _spread(above: Ints, a: Ints, b: Ints) -> Ints:
-    """Of every node: the lowest of all that links between `a` and `b` join with it, where `above` stands for each."""
-    label = above
-    while True:
-        lower = label.copy()
-        np.minimum.at(lower, b, label[a])
-        np.minimum.at(lower, a, label[b])
-        lower = lower[lower][above]
-        if np.array_equal(lower, label):
-            return label
-        label = lower
 
 
 def _transit(pattern: Pattern) -> int:

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from prestep.sim.graph.opgraph import by_link
+from prestep.topologies.core.checks import joined
 
 T = TypeVar("T")
 # Above so many flows whole columns are quicker than pair by pair.
@@ -140,21 +141,7 @@ def _domains(fabric: Any) -> dict[str, int]:
             for at, host in enumerate(nodes.hosts)
         ]
     )
-    rows = np.flatnonzero(fabric.links.kind == "nvlink")
-    label = above
-    while (
-        True
-    ):  # the lowest label spreads over NVLinks and within hosts until nothing changes
-        spread = label.copy()
-        np.minimum.at(spread, above[dst[rows]], label[src[rows]])
-        np.minimum.at(spread, above[src[rows]], label[dst[rows]])
-        spread = spread[spread][above]
-        if np.array_equal(spread, label):
-            return dict(
-                zip(
-                    fabric.gpus,
-                    label[fabric.positions(fabric.gpus)].tolist(),
-                    strict=True,
-                )
-            )
-        label = spread
+    rows = fabric.links.of_kind("nvlink")
+    label = joined(len(nodes), above[src[rows]], above[dst[rows]])[above]
+    gpus = fabric.gpus
+    return dict(zip(gpus, label[fabric.positions(gpus)].tolist(), strict=True))
