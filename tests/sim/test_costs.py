@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import math
 from dataclasses import replace
 
@@ -17,7 +18,7 @@ from prestep.sim.costs.kinds import KINDS, STREAM_PASSES
 from prestep.sim.costs.tables import Curve, Row, read_rows
 from prestep.sim.costs.terms import LINEAR
 from prestep.sim.errors import InputError
-from prestep.sim.graph.kernel import ATTENTION, named
+from prestep.sim.graph.kernel import ATTENTION, PREFIX, named
 from tests.sample import together
 
 GPUS = ("h200", "h100", "a100")
@@ -238,6 +239,21 @@ def test_a_gpu_without_operations_of_its_own_differs_by_its_limits() -> None:
         4.10 / 1.66, rel=0.02
     )
     assert a100.evidence(stream) == "fitted"
+
+
+def test_both_types_of_16_bits_take_as_long() -> None:
+    """Units and bytes are the same: whatever was measured in bf16 takes in fp16 no third more or less, few rows or none."""
+    gpu = load_gpu("h200")
+    with (HARDWARE / "h200-aten.csv").open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["dtype"] == "bf16"]
+    for row in rows[::20]:
+        if "convolution" in row["kind"]:  # of which cuDNN chooses others for each type
+            continue
+        shape = tuple(map(int, row["shape"].split("x")))
+        sizes = float(row["bytes"]), float(row["flops"] or 0)
+        kernel = Kernel(PREFIX + row["kind"], shape, "bf16", row["layout"], *sizes)
+        half = gpu.duration(replace(kernel, dtype="fp16"))
+        assert half == pytest.approx(gpu.duration(kernel), rel=0.33), kernel
 
 
 @together(
