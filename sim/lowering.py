@@ -176,7 +176,10 @@ def job_of(
         wide_moments=framework.master or scenario.pytorch.wide_moments,
         frozen=adapted,
         joined_load=framework.fused_load,
-        in_order=in_megatron and scenario.megatron.device_connections == 1,
+        # Megatron refuses one connection where parameters are sharded (arguments.py: FSDP requires more than one).
+        in_order=in_megatron
+        and scenario.megatron.device_connections == 1
+        and not shards_parameters(scenario),
         captured=in_megatron and "full_iteration" in graphs,
         routed_freely=parallel.natural_routing and parallel.ep > 1,
         adapted_on_host=adapted and in_megatron and not graphs,

@@ -21,6 +21,7 @@ from prestep.sim.graph.opgraph import KERNEL, Chain, OpGraph, Program
 from prestep.sim.planning.fleet import limit_of, limited_of, rest_of
 from prestep.sim.planning.job import Job, Machine
 from prestep.sim.planning.plans import plan_of, plans_of
+from prestep.sim.planning.queue import in_one_queue
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.job.faults import Faults
 from prestep.workloads.lowered import Lowered
@@ -193,6 +194,8 @@ def _timed(
     chains: Repetitions,
     waiting: float,
 ) -> Timed:
+    if job.in_order and not job.captured:
+        graph = in_one_queue(graph)
     kernels, gpu, beside = graph.kernels, machine.gpu, machine.beside
     times = _kernel_times(job, machine, graph, chains, waiting)
     links, plan = machine.fabric.links.bandwidth, partial(plan_of, job.layout, machine)

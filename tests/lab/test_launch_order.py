@@ -12,6 +12,7 @@ from tests.sim.graphs import Op, all_reduce, graph
 from tests.sim.test_engine import run, times
 
 ROWS = pd.read_csv(CASES / "launch-order" / "rows.csv")
+QUEUE = pd.read_csv(CASES / "launch-order" / "queue.csv")
 GRAPHS = pd.read_csv(CASES / "launch-order" / "graphs.csv")
 SMS = 132
 
@@ -59,3 +60,12 @@ def test_a_graph_starts_a_communication_before_a_counter_is_reset(
     rows = rows[rows.next.map(draws) == counter]
     share = rows.communication_first.sum() / rows.repetitions.sum()
     assert share > 0.9 if counter and connections == 1 else share < 0.1
+
+
+def test_a_kernel_behind_another_holds_up_all_streams_of_one_queue() -> None:
+    """Products wait for the end of another stream's first kernel where a second one is launched behind it."""
+    rows = QUEUE[(QUEUE.record != "timed") & (QUEUE["first_ms"] > 0)]
+    held = rows["product2"] > 1.5
+    behind = (rows.connections == 1) & (rows["second_ms"] > 0) & (rows["first_ms"] > 1)
+    assert held.sum() == 16
+    assert (held == behind).all()

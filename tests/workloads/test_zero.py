@@ -205,9 +205,13 @@ def test_zero2_in_a_pipeline_is_refused(framework: str) -> None:
 
 
 def test_deepspeed_is_not_faster_than_megatron() -> None:
-    """The same layers with gradients added outside of the GEMMs and reduced in buckets one after the other."""
+    """The same layers with gradients added outside of the GEMMs and reduced in buckets one after the other.
+
+    On a quick host: DeepSpeed updates one flat tensor, Megatron a shard of each.
+    """
     for precision in ("bf16", "fp16"):
-        said: dict[str, Any] = {"training": {"precision": precision}}
+        quick = {"host_factor": 0.25}
+        said: dict[str, Any] = {"training": {"precision": precision}, "cluster": quick}
         assert step_time(scenario("zero1", **said)) > step_time(
             scenario("zero1", framework="megatron", **said)
         )

@@ -185,7 +185,7 @@ class Megatron:
     )
     device_connections: int = engine(
         1,
-        "CUDA_DEVICE_MAX_CONNECTIONS; with 1 a communication starts before the kernels launched after it",
+        "CUDA_DEVICE_MAX_CONNECTIONS; with 1 operations begin in the order of their launches",
         low=1,
     )
     defer_embedding_wgrad_compute: bool = staged(

@@ -90,8 +90,13 @@ def optimize(rank: Rank) -> None:
     t.phase, t.layer = 2, -1
     t.memory.begin_update()
     t.cpu("optimizer_step")
-    t.cpu("optimizer_param", rank.tensors)
+    # Gradients of shards are cast before the norm; what was updated is copied, or quantized, after it.
+    tensors = rank.data.updated_tensors
+    t.cpu("optimizer_param", tensors / 2)
     _clip(rank, states_of(rank))
+    t.cpu("optimizer_param", tensors / 2)
+    if rank.o.fp8_param_gather and rank.o.fp8_scaling != "mx":
+        t.cpu("optimizer_fp8", tensors * rank.matrices / rank.tensors)
     count = host_optimizer.elements(rank, states_of(rank))
     if not count:
         _update(rank)

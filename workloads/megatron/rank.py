@@ -75,6 +75,11 @@ class DataParallel:
         """Bytes on this rank between steps."""
         raise NotImplementedError
 
+    @property
+    def updated_tensors(self) -> float:
+        """Tensors of which the optimizer updates a part here."""
+        raise NotImplementedError
+
     def forward(self, stage: int) -> None:
         """A stage's forward pass."""
         raise NotImplementedError
@@ -223,6 +228,16 @@ class Rank:
     def tensors(self) -> int:
         """Trained parameters, each a tensor that the host walks over."""
         return sum(times * len(unit.parameters) for unit, times in self.units)
+
+    @property
+    def matrices(self) -> int:
+        """Those of them that may be kept in 8 bits: the matrices of layers."""
+        layers = (u for u in self.units if u[0].name in ("layer", "further"))
+        wide = self.model.m.hidden
+        return sum(
+            times * sum(n > wide for n in unit.parameters.values())
+            for unit, times in layers
+        )
 
     @property
     def frozen(self) -> dict[str, Weights]:

@@ -113,6 +113,12 @@ class Replicated(DataParallel):
         """Bytes of parameters and of gradients on this rank."""
         return Held(2 * parameters, self.rank.wide * parameters)
 
+    @property
+    def updated_tensors(self) -> float:
+        """Tensors of which the optimizer updates a part here: a rank has an equal share of each bucket's length."""
+        buckets = sum(len(self._chunk(stage).buckets) for stage in self.rank.stages)
+        return buckets + max(0, self.rank.tensors - buckets) / self.shards
+
     def begin(self) -> None:
         """Gradients are zeroed; aligned gathers of the first two chunks set off, or the first bucket's."""
         rank = self.rank
