@@ -27,7 +27,7 @@ with lazily():
     from prestep.sim.spec import load, openers, sections
     from prestep.sim.studies import grid, ranking
     from prestep.sim.studies import search as layouts
-    from prestep.sim.studies.search import axes, clusters, page, space, words
+    from prestep.sim.studies.search import axes, clusters, space, words
     from prestep.sim.studies.search import scenario_file as best_file
     from prestep.sim.tools import catalog
     from prestep.workloads.models import model as models
@@ -135,7 +135,7 @@ def _layouts(
         shared.talk(f"wrote {write}")
     objective = options.objective
     if report is not None:
-        answer, tables = page.sheets(words.to_dict(best, objective))
+        answer, tables = words.sheets(best, objective)
         said = sheets.asked(base, overrides, batch)
         sheets.write(report, f"Search of {path.name}", answer, tables, said)
         shared.talk(f"wrote {report}")

@@ -6,11 +6,11 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
-from itertools import pairwise
 from typing import Any
 
 from prestep.sim.analysis.cost import cost_of
 from prestep.sim.analysis.json_text import finite
+from prestep.sim.exporters._sheets import Sheet
 from prestep.sim.exporters._words import share_name
 from prestep.sim.studies.ranking import FASTEST, Objective
 from prestep.sim.studies.search.axes import KEYS
@@ -88,29 +88,50 @@ def _beats(this: Ranked, following: Ranked) -> str:
 
 def table(ranking: Ranking, objective: Objective = FASTEST) -> str:
     """The ranked layouts, each with why, and what became of the others."""
-    lines = []
+    lines = [_answer(ranking, objective)]
     if ranking.ranked:
-        lines += [_answer(ranking.ranked[0], objective), ""]
-        unit = ranking.ranked[0].result.scenario.get("sample", "tokens")
-        head = ["", "layout", "step time", "MFU", f"{unit}/s/GPU", "memory"]
-        head += ["energy"] if objective.needs_watts else []
-        head += ["per 1M"] if objective.priced else []
-        rows = [_row(at, one, objective) for at, one in enumerate(ranking.ranked, 1)]
-        heading, *texts = aligned([head, *rows], left=(1,))
-        lines.append(heading)
+        heads, rows = _ranked(ranking, objective)
+        heading, *texts = aligned([heads, *rows], left=(1,))
+        lines += ["", heading]
         indent = len(str(len(rows))) + 4
-        for text, (one, following) in zip(
-            texts, pairwise([*ranking.ranked, None]), strict=True
-        ):
-            assert one is not None  # what follows the last one alone is none
+        for text, (one, following) in zip(texts, _pairs(ranking), strict=True):
             lines += [text, _indented(reason(one, following), indent)]
-    else:
-        lines.append("no layout fits" if ranking.valid else "no layout is possible")
     return "\n".join([*lines, "", *_rest(ranking)])
 
 
-def _answer(best: Ranked, objective: Objective) -> str:
+def sheets(ranking: Ranking, objective: Objective) -> tuple[str, list[Sheet]]:
+    """The answer and the tables of a report."""
+    (place, layout, *heads), rows = _ranked(ranking, objective)
+    why = [reason(one, following) for one, following in _pairs(ranking)]
+    cells = [(*row[:2], text, *row[2:]) for row, text in zip(rows, why, strict=True)]
+    title, columns = "Layouts, the best first", (place, layout, "why", *heads)
+    looked = Sheet("What was looked at", (), (), notes=_rest(ranking))
+    return _answer(ranking, objective), [Sheet(title, columns, cells, 3), looked]
+
+
+def _pairs(ranking: Ranking) -> list[tuple[Ranked, Ranked | None]]:
+    """Every ranked layout with the next one."""
+    return list(zip(ranking.ranked, [*ranking.ranked[1:], None], strict=True))
+
+
+def _ranked(
+    ranking: Ranking, objective: Objective
+) -> tuple[list[str], list[list[str]]]:
+    """Heads and rows of the ranked layouts."""
+    scenarios = (one.result.scenario for one in ranking.ranked)
+    unit = next(scenarios, {}).get("sample", "tokens")
+    heads = ["", "layout", "step time", "MFU", f"{unit}/s/GPU", "memory"]
+    heads += ["energy"] if objective.needs_watts else []
+    heads += ["per 1M"] if objective.priced else []
+    rows = [_row(at, one, objective) for at, one in enumerate(ranking.ranked, 1)]
+    return heads, rows
+
+
+def _answer(ranking: Ranking, objective: Objective) -> str:
     """The layout that was looked for."""
+    if not ranking.ranked:
+        return "no layout fits" if ranking.valid else "no layout is possible"
+    best = ranking.ranked[0]
     step = format_duration(best.result.step_time)
     which = "fastest" if objective.by == FASTEST.by else f"best by {objective.by}"
     return f"The {which} layout that fits: {layout_of(best.candidate)}, {step} a step."
@@ -184,11 +205,7 @@ def _nearest(ranking: Ranking) -> Iterator[str]:
 
 def to_dict(ranking: Ranking, objective: Objective = FASTEST) -> dict[str, Any]:
     """The same for programs, in SI units."""
-    ranked = [
-        _entry(one, following, objective)
-        for one, following in pairwise([*ranking.ranked, None])
-        if one is not None
-    ]
+    ranked = [_entry(one, after, objective) for one, after in _pairs(ranking)]
     nearest = None
     if ranking.least is not None and ranking.nearest is not None:
         needed, owner, capacity = ranking.least
@@ -199,22 +216,12 @@ def to_dict(ranking: Ranking, objective: Objective = FASTEST) -> dict[str, Any]:
             "capacity": capacity,
             "largest_owner": owner,
         }
-    counts = {
-        name: getattr(ranking, name)
-        for name in (
-            "valid",
-            "sampled",
-            "simulated",
-            "too_large",
-            "too_slow",
-            "stopped",
-        )
-    }
+    counted = "valid", "sampled", "simulated", "too_large", "too_slow", "stopped"
     plain: Mapping[str, Any] = {
         "ranked": ranked,
         "ranked_by": objective.by,
         "global_batch": ranking.batch,
-        **counts,
+        **{name: getattr(ranking, name) for name in counted},
         "largest_owner": dict(ranking.largest),
         "refused": dict(ranking.refused),
         "nearest_that_does_not_fit": nearest,
@@ -227,7 +234,7 @@ def _entry(
     one: Ranked, following: Ranked | None, objective: Objective
 ) -> dict[str, Any]:
     r, verdict = one.result, one.result.out_of_memory
-    said: dict[str, Any] = {
+    entry: dict[str, Any] = {
         "layout": layout_of(one.candidate),
         "changes": dict(one.candidate.chosen),
         "step_time": r.step_time,
@@ -242,10 +249,10 @@ def _entry(
         "energy": None if r.energy is None else r.energy.to_dict(),
     }
     if not objective.priced:
-        return said
+        return entry
     cost = cost_of(r, objective.prices)
     return {
-        **said,
+        **entry,
         "cost_per_million_tokens": cost.million_tokens,
         "cost": cost.to_dict(),
     }
