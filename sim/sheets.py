@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from prestep.sim import __version__, files
 from prestep.sim.errors import InputError
-from prestep.sim.exporters._sheets import Sheet
 from prestep.sim.extras import lazily
+from prestep.sim.tables import Sheet
 
 with lazily():
     from prestep.sim import markup

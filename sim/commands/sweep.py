@@ -19,9 +19,8 @@ from prestep.sim.extras import lazily
 from prestep.sim.units import aligned, format_duration
 
 with lazily():
-    from prestep.sim import sheets
+    from prestep.sim import sheets, tables
     from prestep.sim.analysis import cost
-    from prestep.sim.exporters import _sheets
     from prestep.sim.spec import load, openers
     from prestep.sim.studies import executors, ranking
     from prestep.sim.studies import grid as grids
@@ -174,7 +173,7 @@ def _write(
     if lines:
         answer = f"The best of {len(lines)} runs: {lines[0][0]}, {lines[0][1]} a step."
     heads = ("run", *heading[changed:])
-    table = _sheets.Sheet("Runs, the best first", heads, lines, notes=notes)
+    table = tables.Sheet("Runs, the best first", heads, lines, notes=notes)
     sheets.write(report, f"Sweep of {name}", answer, [table], said)
     shared.talk(f"wrote {report}")
 

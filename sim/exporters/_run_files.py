@@ -11,7 +11,6 @@ from typing import Any
 
 from prestep.sim import exporters, sheets
 from prestep.sim.analysis.prediction import Prediction
-from prestep.sim.exporters import _sheets
 from prestep.sim.exporters._html import sections
 from prestep.sim.planning.planned import Planned
 from prestep.sim.record.measured_runs import lookup
@@ -19,6 +18,7 @@ from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies import whatif_page
 from prestep.sim.studies.tornado import short_tornado, tornado
 from prestep.sim.studies.variants import Variant
+from prestep.sim.tables import Sheet
 from prestep.sim.units import format_difference
 
 
@@ -44,7 +44,7 @@ def write_tornado(table: dict[str, Any], path: Path, name: str) -> None:
     notes = whatif_page.coverage(table)
     answer = whatif_page.largest(table)
     bars = sections.whatif(table)
-    every = _sheets.Sheet("Every element", heads, rows, notes=notes)
+    every = Sheet("Every element", heads, rows, notes=notes)
     sheets.write(
         path, f"What matters most: {name}", answer, [every], first=("Bars", bars)
     )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterator
 
 from prestep.sim.analysis.critical_path import CriticalPath, path_part
 from prestep.sim.analysis.effects import pages_of
@@ -11,6 +10,7 @@ from prestep.sim.analysis.evidence import of_others
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters import _words as words
 from prestep.sim.extras import lazily
+from prestep.sim.tables import Sheet
 from prestep.sim.units import format_bytes, format_duration, percent
 
 with lazily():
@@ -19,20 +19,6 @@ with lazily():
 MEMORY, WARNINGS = "Memory", "Warnings"
 MOST = 5  # parts that are listed; the others in one row
 PAIR = ("", "")  # heads of rows (what, how much)
-
-
-class Sheet(NamedTuple):
-    """A table with its title; the first `texts` columns are words, the others numbers. `notes` stand below it.
-
-    `bars` are of a terminal: a share, or a text, behind every row.
-    """
-
-    title: str
-    heads: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    texts: int = 1
-    notes: Sequence[str] = ()
-    bars: Sequence[float | str] = ()
 
 
 def sheets_of(result: Prediction) -> Iterator[Sheet]:
@@ -100,8 +86,8 @@ def _links(result: Prediction) -> Sheet:
             full = f"full for {format_duration(kind.held)} of the step"
             whole, size = f"all {kind.links} of {kind.kind}", format_bytes(kind.bytes)
             rows.append((whole, "", size, words.price(kind.shadow_price)))
-            said = (full if kind.held > 0 else "", kind.cause)
-            tails.append(": ".join(filter(None, said)))
+            why = (full if kind.held > 0 else "", kind.cause)
+            tails.append(": ".join(filter(None, why)))
     priced = any(link.shadow_price is not None for link in result.links)
     saves = "1 % faster saves" if priced else ""
     last = "in the last step" if result.link_loads else ""

@@ -9,8 +9,9 @@ from prestep.sim import files
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters import _variants as of_variants
 from prestep.sim.exporters import _words as words
-from prestep.sim.exporters._sheets import Sheet, sheets_of
+from prestep.sim.exporters._sheets import sheets_of
 from prestep.sim.studies.variants import Variant
+from prestep.sim.tables import Sheet
 
 SUFFIXES = (".md",)
 

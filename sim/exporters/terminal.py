@@ -17,7 +17,8 @@ from prestep.sim import files
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters import _answers as answers
 from prestep.sim.exporters import _words as words
-from prestep.sim.exporters._sheets import MEMORY, WARNINGS, Sheet, sheets_of
+from prestep.sim.exporters._sheets import MEMORY, WARNINGS, sheets_of
+from prestep.sim.tables import Sheet
 from prestep.sim.units import format_bytes, format_duration, percent
 
 if TYPE_CHECKING:

@@ -9,13 +9,13 @@ from statistics import mean
 from typing import Any
 
 from prestep.sim.analysis.critical_path import HOST, path_part
-from prestep.sim.exporters._sheets import Sheet
 from prestep.sim.extras import lazily
 from prestep.sim.outputs import words
 from prestep.sim.replay import comparison, stragglers
 from prestep.sim.replay.answers import SHARES, breakdown, families, overlap, path
 from prestep.sim.replay.outcome import Outcome, StepTime
-from prestep.sim.units import format_duration, percent
+from prestep.sim.tables import Sheet
+from prestep.sim.units import aligned, format_duration, percent
 
 with lazily():  # it knows all that a prediction consists of
     from prestep.sim.outputs import run
@@ -138,16 +138,10 @@ def _mean(outcome: Outcome) -> float | None:
 
 def as_text(outcome: Outcome) -> str:
     """The page for people."""
-    lines = [
-        *_answer(outcome),
-        *_head(outcome),
-        *_step_lines(outcome),
-        *_table(("share of the last step", *TIMES), _shares(outcome)),
-        *_table(("communication by axis", *TIMES), _axes(outcome)),
-        *_path_lines(outcome),
-        *_table(("if this took no time", "step", "saved"), _free(outcome)),
-        *_note_lines(outcome),
-    ]
+    lines = [*_answer(outcome), *_head(outcome)]
+    for sheet in _sheets(outcome):
+        table = aligned([sheet.heads, *sheet.rows], left=range(sheet.texts))
+        lines += ["", *table, *sheet.notes]
     return "\n".join(lines)
 
 
@@ -183,21 +177,30 @@ def _host_bound(outcome: Outcome) -> Iterator[str]:
 
 def sheets(outcome: Outcome) -> tuple[str, list[Sheet], list[str]]:
     """The answer, its tables and what was replayed, for a report."""
-    steps = [
-        (str(step.rank), step.step, *map(_time, step.on(outcome.clock)))
-        for step in outcome.steps
-    ]
-    parts = _parts(path(outcome).parts()[:12])
-    notes = [(what, str(count)) for what, count in sorted(outcome.notes.items())]
+    return " ".join(_answer(outcome)), _sheets(outcome), list(_head(outcome))
+
+
+def _sheets(outcome: Outcome) -> list[Sheet]:
+    """The tables that have any rows."""
+    notes = [(what, f"{count} x") for what, count in sorted(outcome.notes.items())]
+    parts, whole = _parts(outcome), format_duration(path(outcome).length)
+    along = f"critical path, {whole} through all ranks", "time", "of the path"
+    share, axis, free = "share of the last step", "communication by axis", "if this"
     tables = [
-        Sheet("Steps", ("rank", "step", *TIMES), steps, texts=2),
-        Sheet("Where the last step goes", ("share", *TIMES), _shares(outcome)),
-        Sheet("Communication by axis", ("axis", *TIMES), _axes(outcome)),
-        Sheet("Critical path of the last step", ("part", "time", "of the path"), parts),
-        Sheet("If this took no time", ("what", "step", "saved"), _free(outcome)),
-        Sheet("What the traces did not say", ("what", "times"), notes),
+        _steps(outcome),
+        Sheet("Where the last step goes", (share, *TIMES), _shares(outcome)),
+        Sheet("Communication by axis", (axis, *TIMES), _axes(outcome)),
+        Sheet("Critical path of the last step", along, parts),
+        Sheet(
+            "What would help", (f"{free} took no time", "step", "saved"), _free(outcome)
+        ),
+        Sheet(
+            "What the traces did not say",
+            ("what the traces did not say", "times"),
+            notes,
+        ),
     ]
-    return " ".join(_answer(outcome)), tables, [line for line in _head(outcome) if line]
+    return [sheet for sheet in tables if sheet.rows]
 
 
 Rows = list[tuple[str, ...]]  # names first
@@ -223,11 +226,15 @@ def _axes(outcome: Outcome) -> Rows:
     ]
 
 
-def _parts(parts: Iterable[dict[str, Any]]) -> Rows:
-    return [
-        (path_part(part), format_duration(part["seconds"]), percent(part["share"]))
-        for part in parts
-    ]
+def _parts(outcome: Outcome, most: int = 6) -> Rows:
+    """The longest parts of the critical path, and the rest together."""
+    walked = path(outcome)
+    parts = walked.parts()
+    rows = [(path_part(part), part["seconds"], part["share"]) for part in parts[:most]]
+    if rest := parts[most:]:
+        seconds = sum(part["seconds"] for part in rest)
+        rows.append((f"{len(rest)} more", seconds, seconds / walked.length))
+    return [(name, format_duration(s), percent(share)) for name, s, share in rows]
 
 
 def _free(outcome: Outcome) -> Rows:
@@ -253,43 +260,23 @@ def _head(outcome: Outcome) -> Iterator[str]:
     yield f"{ranks}; communication {on}"
     for change in outcome.changes:
         yield f"changed: {change}"
-    yield ""
 
 
-def _step_lines(outcome: Outcome) -> Iterator[str]:
+def _steps(outcome: Outcome) -> Sheet:
     """Measured and simulated time of every step, and how they differ."""
-    yield f"{'rank':>4}  {'step':<18} {'measured':>12} {'simulated':>12} {'difference':>10}"
+    rows, clock = list[tuple[str, ...]](), outcome.clock
     for step in outcome.steps:
-        yield _step_line(step, outcome.clock)
-    clock = CLOCKS["gpu" if outcome.clock == "gpu" else "host"]
-    yield ""
-    yield f"a step is counted between {clock} (--clock)"
+        measured, simulated = step.on(clock)
+        error = "" if isnan(measured) else f"{100 * _error(step, clock):+.2f} %"
+        times = _time(measured), format_duration(simulated)
+        rows.append((str(step.rank), step.step, *times, error))
+    notes = [f"a step is counted between {CLOCKS[clock]} (--clock)"]
     average = _mean(outcome)
     if average is not None:
-        worst = 100 * outcome.worst
-        yield f"mean error {100 * average:.2f} %, worst {worst:.2f} %"
-
-
-def _step_line(step: StepTime, clock: str) -> str:
-    measured, simulated = step.on(clock)
-    error = "" if isnan(measured) else f"{100 * _error(step, clock):+.2f} %"
-    times = f"{_time(measured):>12} {format_duration(simulated):>12}"
-    return f"{step.rank:>4}  {step.step:<18} {times} {error:>10}"
-
-
-def _table(head: tuple[str, str, str], rows: Rows) -> Iterator[str]:
-    """Names and two times each, if there are any."""
-    if rows:
-        yield from ("", f"{head[0]:<24} {head[1]:>12} {head[2]:>12}")
-    for name, one, other in rows:
-        yield f"  {name:<22} {one:>12} {other:>12}"
-
-
-def _note_lines(outcome: Outcome) -> Iterator[str]:
-    if outcome.notes:
-        yield from ("", "What the traces did not say")
-    for what, count in sorted(outcome.notes.items()):
-        yield f"  {count:>6} x {what}"
+        worst = f"worst {100 * outcome.worst:.2f} %"
+        notes.append(f"mean error {100 * average:.2f} %, {worst}")
+    heads = ("rank", "step", *TIMES, "difference")
+    return Sheet("Steps", heads, rows, texts=2, notes=notes)
 
 
 def residual(outcome: Outcome) -> dict[str, float]:
@@ -307,17 +294,3 @@ def residual(outcome: Outcome) -> dict[str, float]:
 
 def _signed(seconds: float) -> str:
     return f"-{format_duration(-seconds)}" if seconds < 0 else format_duration(seconds)
-
-
-def _path_lines(outcome: Outcome, most: int = 6) -> Iterator[str]:
-    """The critical path: its longest parts, and the rest together."""
-    walked = path(outcome)
-    length = format_duration(walked.length)
-    yield ""
-    yield f"critical path of the last step, {length} through all ranks"
-    parts = walked.parts()
-    for name, seconds, share in _parts(parts[:most]):
-        yield f"  {name:<35} {seconds:>12} {share:>7}"
-    if rest := parts[most:]:
-        seconds = format_duration(sum(part["seconds"] for part in rest))
-        yield f"  {f'{len(rest)} more':<35} {seconds:>12}"

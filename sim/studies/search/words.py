@@ -10,13 +10,13 @@ from typing import Any
 
 from prestep.sim.analysis.cost import cost_of
 from prestep.sim.analysis.json_text import finite
-from prestep.sim.exporters._sheets import Sheet
 from prestep.sim.exporters._words import share_name
 from prestep.sim.studies.ranking import FASTEST, Objective
 from prestep.sim.studies.search.axes import KEYS
 from prestep.sim.studies.search.exploration import Ranked
 from prestep.sim.studies.search.explore import Ranking
 from prestep.sim.studies.search.space import Candidate
+from prestep.sim.tables import Sheet
 from prestep.sim.units import aligned, count, format_bytes, format_duration, percent
 
 WIDEST = 80  # columns of a line of text
