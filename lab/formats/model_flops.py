@@ -28,6 +28,8 @@ def layer_flops(m: ModelSpec, layer: int, seq: int, causal: bool = True) -> floa
     """Of a layer's matrix products, forward, for one token: 2 for each weight met, and its attention."""
     scores = counts.score_flops(m, layer, seq, causal)
     part = m.part_of(layer)
+    if part == hybrid.CONVOLUTION:
+        return 8.0 * m.hidden**2
     if part in hybrid.SCANS:
         return 2.0 * scan_weights(m, part) + scan_flops(m, part)
     weights = counts.attention_weights(m, layer) if m.attends(layer) else 0

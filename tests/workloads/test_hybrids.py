@@ -219,10 +219,10 @@ def test_scans_that_parts_of_a_sequence_do_not_fit_are_refused() -> None:
 
 
 def test_every_letter_has_a_part() -> None:
-    from prestep.workloads.megatron.modules import NAMES, SCANS, SCOPES
+    from prestep.workloads.megatron.modules import MIXERS, NAMES, SCOPES
 
     assert set(NAMES) == set(SCOPES) == set(hybrid.LETTERS)
-    assert set(SCANS) == set(hybrid.SCANS)
+    assert set(MIXERS) == set(hybrid.MIXERS)
 
 
 def test_megatrons_arguments_are_the_named_model(tmp_path: Path) -> None:

@@ -59,7 +59,65 @@ GRANITE = {
     "mamba_n_groups": 1,
     "mamba_d_conv": 4,
     "tie_word_embeddings": True,
+    "num_hidden_layers": 40,
     "layer_types": (["mamba"] * 9 + ["attention"]) * 4,
+}
+LFM2 = {
+    "model_type": "lfm2_moe",
+    "hidden_size": 2048,
+    "intermediate_size": 7168,
+    "moe_intermediate_size": 1792,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "num_experts": 32,
+    "num_experts_per_tok": 4,
+    "num_dense_layers": 2,
+    "conv_L_cache": 3,
+    "vocab_size": 65536,
+    "tie_word_embeddings": True,
+    "layer_types": ["conv", "conv", "full_attention"] * 8,
+}
+FALCON = {
+    "model_type": "falcon",
+    "hidden_size": 4544,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 71,
+    "multi_query": True,
+    "parallel_attn": True,
+    "new_decoder_architecture": False,
+    "bias": False,
+    "alibi": False,
+    "vocab_size": 65024,
+}
+NEOX = {
+    "hidden_size": 6144,
+    "num_hidden_layers": 44,
+    "num_attention_heads": 64,
+    "intermediate_size": 24576,
+    "vocab_size": 50432,
+}
+DEEPSEEK = {
+    "hidden_size": 7168,
+    "intermediate_size": 18432,
+    "moe_intermediate_size": 2048,
+    "num_hidden_layers": 61,
+    "num_attention_heads": 128,
+    "num_key_value_heads": 128,
+    "n_shared_experts": 1,
+    "n_routed_experts": 256,
+    "num_experts_per_tok": 8,
+    "first_k_dense_replace": 3,
+    "kv_lora_rank": 512,
+    "q_lora_rank": 1536,
+    "qk_rope_head_dim": 64,
+    "qk_nope_head_dim": 128,
+    "v_head_dim": 128,
+    "index_n_heads": 64,
+    "index_head_dim": 128,
+    "index_topk": 2048,
+    "vocab_size": 129280,
+    "tie_word_embeddings": False,
 }
 #: What a token meets of Granite by hand, in billions: projections of 36 scans into z, x, B, C and steps and back, four
 #: attentions, six experts and two experts' width more in 40 layers, the embedding. Its card says 1.
@@ -75,12 +133,56 @@ PUBLISHED = {
 }
 
 
-def spec(folder: Path, config: dict[str, Any]) -> ModelSpec:
+#: Configurations, the parameters of transformers 5.24's model of each, and its buffers that correct a router's choice.
+COUNTED: dict[str, tuple[dict[str, Any], int, int]] = {
+    "apertus": (APERTUS, 8_053_338_176, 0),
+    "granite": (GRANITE, 6_750_170_688, 0),
+    "smollm3": (
+        {"model_type": "smollm3", "hidden_size": 2048, "vocab_size": 128256}
+        | {"num_attention_heads": 16, "num_key_value_heads": 4, "num_hidden_layers": 36}
+        | {"intermediate_size": 11008, "tie_word_embeddings": True},
+        3_075_098_624,
+        0,
+    ),
+    "gemma3": (
+        {"model_type": "gemma3_text", "num_hidden_layers": 34}
+        | {"num_attention_heads": 8, "num_key_value_heads": 4, "head_dim": 256}
+        | {"hidden_size": 2560, "intermediate_size": 10240, "vocab_size": 262208},
+        3_880_263_168,
+        0,
+    ),
+    "lfm2": (LFM2, 8_327_334_912, 22 * 32),
+    "falcon-7b": (FALCON, 6_921_720_704, 0),
+    "falcon-40b": (
+        FALCON
+        | {"hidden_size": 8192, "num_hidden_layers": 60}
+        | {"num_attention_heads": 128, "num_kv_heads": 8}
+        | {"new_decoder_architecture": True},
+        41_303_293_952,
+        0,
+    ),
+    "gpt-neox": ({"model_type": "gpt_neox", **NEOX}, 20_554_567_680, 0),
+    "olmo3": (LLAMA | {"model_type": "olmo3"}, 8_030_425_088, 0),
+    "exaone4": (LLAMA | {"model_type": "exaone4"}, 8_030_269_440, 0),
+    "deepseek_v32": (
+        DEEPSEEK | {"model_type": "deepseek_v32"},
+        671_877_929_216,
+        58 * 256,
+    ),
+    "glm_moe_dsa": (
+        DEEPSEEK | {"model_type": "glm_moe_dsa"},
+        671_877_929_216,
+        58 * 256,
+    ),
+}
+
+
+def spec(folder: Path, config: dict[str, Any], **more: str) -> ModelSpec:
     path = folder / "config.json"
     path.write_text(json.dumps(config))
     tables = {
         "cluster": {"name": "dgx-h100"},
-        "model": {"file": str(path)},
+        "model": {"file": str(path), **more},
         "training": {"framework": "megatron", "seq_len": 2048},
         "parallel": {"dp": 8},
     }
@@ -120,22 +222,100 @@ def test_text_models_of_those_that_see(tmp_path: Path) -> None:
     assert spec(tmp_path, whole) == plain
 
 
+#: Layers of other families, the keys of a file that have them, and what it is said to be read as.
+ALIKE: dict[str, tuple[dict[str, Any], str, str]] = {
+    "attention": ({}, "llama", "attention of 32 heads and 8 of keys"),
+    "experts": ({"num_local_experts": 8, "num_experts_per_tok": 2}, "mixtral", "8 exp"),
+    "beside": (
+        {"use_parallel_residual": True, "num_key_value_heads": None},
+        "gpt_neox",
+        "beside each other",
+    ),
+    "latent": (
+        {"kv_lora_rank": 512, "q_lora_rank": 1536, "qk_nope_head_dim": 128}
+        | {"qk_rope_head_dim": 64, "v_head_dim": 128},
+        "deepseek_v2",
+        "latent attention",
+    ),
+    "convolutions": (
+        {"layer_types": ["conv", "full_attention"] * 16, "conv_L_cache": 3}
+        | {"block_auto_adjust_ff_dim": False},
+        "lfm2",
+        "C-",
+    ),
+}
+
+
+@pytest.mark.parametrize("blocks", ALIKE)
+def test_a_new_name_of_known_blocks_is_offered_as_what_it_is_made_of(
+    blocks: str, tmp_path: Path
+) -> None:
+    """The offer names the blocks, and reads the file when it is followed."""
+    keys, family, words = ALIKE[blocks]
+    config = LLAMA | keys | {"model_type": "brand_new"}
+    with pytest.raises(InputError) as refusal:
+        spec(tmp_path, config)
+    assert f"model.family={family}" in str(refusal.value)
+    assert words in str(refusal.value)
+    as_own = spec(tmp_path, config | {"model_type": family})
+    assert spec(tmp_path, config, family=family) == as_own
+
+
+def test_what_an_offer_would_leave_out_is_named(tmp_path: Path) -> None:
+    """A key that no family reads may be a block that nobody knows."""
+    with pytest.raises(InputError, match="without retention_heads"):
+        spec(tmp_path, LLAMA | {"model_type": "brand_new", "retention_heads": 8})
+
+
 @pytest.mark.parametrize(
-    ("family", "why"),
+    ("config", "why"),
     [
-        ("gemma3_text", "norm behind"),
-        ("lfm2_moe", "convolutions"),
-        ("falcon", "beside each other"),
+        ({"model_type": "gemma2"}, "capped scores"),
+        ({"model_type": "gemma4", "text_config": {"model_type": "gemma4_text"}}, "hea"),
+        ({"model_type": "phi"}, "a head with a bias"),
+        ({"model_type": "minimax"}, "lightning attention"),
     ],
 )
-def test_what_is_not_read_says_why(family: str, why: str, tmp_path: Path) -> None:
+def test_what_is_not_read_says_why(
+    config: dict[str, Any], why: str, tmp_path: Path
+) -> None:
     """The block that no layer here has, and not a list of other names."""
     with pytest.raises(InputError, match=why):
-        spec(tmp_path, LLAMA | {"model_type": family})
+        spec(tmp_path, LLAMA | config)
 
 
-def test_a_new_name_of_known_layers_is_told_how_to_say_so(tmp_path: Path) -> None:
-    """The hint's own way is read."""
-    with pytest.raises(InputError, match='"model_type": "llama" in a copy'):
-        spec(tmp_path, LLAMA | {"model_type": "brand_new"})
-    assert spec(tmp_path, LLAMA | {"model_type": "llama"}).layers == 32
+def test_a_text_model_has_its_familys_defaults(tmp_path: Path) -> None:
+    """Gemma 3's files leave out heads and words."""
+    text = {"model_type": "gemma3_text", "hidden_size": 2560, "num_hidden_layers": 34}
+    text |= {"intermediate_size": 10240, "sliding_window": 1024}
+    made = spec(tmp_path, {"model_type": "gemma3", "text_config": text})
+    assert made == spec(tmp_path, text)
+    assert (made.heads, made.kv_heads, made.head_dim, made.vocab) == (8, 4, 256, 262208)
+    assert (made.window, made.window_every, made.norms) == (1024, 6, "around")
+
+
+@pytest.mark.parametrize("name", COUNTED)
+def test_parameters_are_those_of_transformers(name: str, tmp_path: Path) -> None:
+    """To the last one; a router's correction is a buffer there, which checkpoints have too."""
+    config, count, corrections = COUNTED[name]
+    assert total_parameters(spec(tmp_path, config)) == count + corrections
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COUNTED)
+def test_the_counts_are_of_transformers_own_models(name: str) -> None:
+    """The numbers above, of the library's model without memory."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    config, count, corrections = COUNTED[name]
+    kind = config["model_type"]
+    if kind not in transformers.CONFIG_MAPPING:
+        pytest.skip(f"this transformers has no {kind}")
+    rest = {key: value for key, value in config.items() if key != "model_type"}
+    with torch.device("meta"):
+        own = transformers.AutoModelForCausalLM.from_config(
+            transformers.CONFIG_MAPPING[kind](**rest)
+        )
+    assert sum(p.numel() for p in own.parameters()) == count
+    biases = [b for n, b in own.named_buffers() if n.endswith(("_bias", "_bias.bias"))]
+    assert sum(b.numel() for b in biases) == corrections

@@ -105,13 +105,13 @@ def wide(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
 
 @rule("parallel.tp parallel.cp training.precision model.layer_pattern model.moe_latent")
 def hybrids(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
-    """Scans see whole sequences, and no plan of torchtitan's or Automodel's splits their heads, or narrow tokens."""
+    """Scans and convolutions see whole sequences, and no plan splits their heads, or narrow tokens."""
     if model.kind != "transformer":
         return
     if getattr(model, "moe_latent", 0):
         hint = f"no plan splits experts behind narrowing projections: {MEGATRON}"
         yield from s.refused(["parallel.tp"], "1 with moe_latent", hint)
-    if not set(model.layer_pattern) & set(hybrid.SCANS):
+    if not set(model.layer_pattern) & set(hybrid.MIXERS):
         return
     hint = (
         f"no plan of torchtitan's or Automodel's splits heads of scans: {MEGATRON} does"
@@ -119,7 +119,8 @@ def hybrids(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     yield from s.refused(["parallel.tp"], "1 with a hybrid", hint)
     hint = "scans over parts of a sequence are not simulated yet"
     yield from s.refused(["parallel.cp"], "1 with a hybrid", hint)
-    if precision(s.training.precision).wide:
+    scans = set(model.layer_pattern) & set(hybrid.SCANS)
+    if scans and precision(s.training.precision).wide:
         hint = "scans were measured in 16 bits"
         yield s.mistake("training.precision", "bf16 with a hybrid", hint)
 

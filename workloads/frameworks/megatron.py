@@ -169,9 +169,9 @@ def _adapted_model(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
 def _hybrid(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Scans see whole sequences; a rank of the tensor-parallel group has whole groups of their heads."""
     pattern, tp, cp = model.layer_pattern, s.parallel.tp, s.parallel.cp
-    scans = set(pattern) & set(hybrid.SCANS)
-    for part in sorted(scans):
-        key = "mamba_groups" if part == hybrid.MAMBA else "linear_key_heads"
+    keys = {hybrid.MAMBA: "mamba_groups", hybrid.CONVOLUTION: "hidden"}
+    for part in sorted(set(pattern) & set(hybrid.MIXERS)):
+        key = keys.get(part, "linear_key_heads")
         count = getattr(model, key)
         if count % tp:
             yield s.mistake(f"model.{key}", f"a multiple of tp = {tp}", found=count)
@@ -191,8 +191,9 @@ def _spread_scan(s: JobSpec, model: ModelSpec, part: str) -> Iterator[Mistake]:
         whole = model.linear_key_heads // tp % cp == 0
         found, key = str(model.linear_key_heads), "model.linear_key_heads"
     elsewhere = s.training.framework != "megatron"
-    if part == hybrid.KIMI or (part == hybrid.DELTA and elsewhere):
-        hint = f"this scan over parts of a sequence is not simulated with {s.training.framework}"
+    unspread = part in (hybrid.KIMI, hybrid.CONVOLUTION)
+    if unspread or (part == hybrid.DELTA and elsewhere):
+        hint = f"this mixer over parts of a sequence is not simulated with {s.training.framework}"
         yield s.mistake("parallel.cp", "1 with this hybrid", hint)
     elif not whole:
         expected = f"whole heads for each of tp * cp = {tp * cp} ranks"

@@ -59,7 +59,7 @@ def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
     p = s.parallel
     if s.adapter.on and p.dp * p.pp * p.cp * p.tp > 1:
         yield "adapters beside weights of several GPUs follow PEFT's source: steps with them were measured on one"
-    if set(model.layer_pattern) & set(hybrid.SCANS):
+    if set(model.layer_pattern) & set(hybrid.MIXERS):
         yield "hybrids: layers follow the source of transformers; measured on one GPU, with the gated delta rule"
     if model.mtp_layers and s.parallel.pp > 1:
         yield "multi-token prediction: the last stage has a copy of the embedding; its look-up is left out"

@@ -26,6 +26,7 @@ class Keys(Generic[N]):
     file: str | N = part(
         "TOML model, Hugging Face config.json, Megatron arguments or a capture"
     )
+    family: str | N = part("model_type that a config.json is read as")
     kind: Literal["transformer", "vit", "mlp", "resnet", "program"] | N = part(
         "family, for a model written inline"
     )
@@ -41,7 +42,7 @@ class Keys(Generic[N]):
     )
     vocab: int | N = part("entries of the embedding", limits.VOCABULARY)
     gated: bool | N = part("gated feed-forward (SwiGLU); default true")
-    activation: Literal["silu", "gelu", "relu", "relu2"] | N = part(
+    activation: Literal["silu", "gelu", "relu", "relu2", "xielu"] | N = part(
         "default silu when gated, else gelu; mlp: relu"
     )
     tied_embeddings: bool | N = part("head and embedding share weights; default false")
@@ -68,7 +69,7 @@ class Keys(Generic[N]):
     v_head_dim: int | N = width("MLA: width of a value head; default head_dim")
     layer_pattern: str | N = part(
         "hybrids: a letter for each layer: M Mamba-2, G gated delta rule, "
-        "K Kimi delta attention, * attention, - feed-forward, E experts"
+        "K Kimi delta attention, C gated convolution, * attention, - feed-forward, E experts"
     )
     mamba_heads: int | N = heads_of("Mamba-2: heads")
     mamba_head_dim: int | N = width("Mamba-2: width of a head; default 64")
@@ -76,7 +77,7 @@ class Keys(Generic[N]):
     mamba_groups: int | N = heads_of(
         "Mamba-2: groups of heads sharing B and C; default 8"
     )
-    conv_width: int | N = width("tokens of the convolution before a scan; default 4")
+    conv_width: int | N = width("tokens of the convolution; default 4, of C 3")
     linear_key_heads: int | N = heads_of(
         "linear attention (gated delta rule, Kimi): key heads"
     )
@@ -130,7 +131,12 @@ class Keys(Generic[N]):
         wants="model.experts > 0",
     )
     qk_norm: bool | N = part("norms of queries and keys by head; default false")
-    norm: Literal["rms", "layer"] | N = part("normalisation; default rms")
+    qk_norm_wide: bool | N = part("they norm all heads at once", wants="model.qk_norm")
+    norm: Literal["rms", "rms-centred", "layer"] | N = part("default rms")
+    norms: Literal["before", "behind", "around", "shared"] | N = part(
+        "where, of each part; shared: one for parallel parts; default before"
+    )
+    parallel_parts: bool | N = part("attention beside feed-forward; default false")
     norm_bias: bool | N = part("norms have a bias; default true for layer norms")
     embedding_norm: bool | N = part("a norm after the embedding; default false")
     bias: bool | N = part("linear layers have a bias; default false, mlp: true")

@@ -38,9 +38,12 @@ class Attention(Module):
         self.add_if(t, m.sinks, heads.queries, name="softmax_offset")
 
     def _norms(self, t: Tape) -> list[Tensor]:
-        """Of queries and of keys."""
-        names = ("q_layernorm", "k_layernorm")
-        return [self.add(t, self.heads.dim, name=name) for name in names]
+        """Of queries and of keys, which see a head or all of them."""
+        counts = (
+            (self.heads.queries, self.heads.keys) if self.m.qk_norm_wide else (1, 1)
+        )
+        named = zip(("q_layernorm", "k_layernorm"), counts, strict=True)
+        return [self.add(t, n * self.heads.dim, name=name) for name, n in named]
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s

@@ -26,7 +26,7 @@ from prestep.workloads.megatron.hyper_connection import (
 from prestep.workloads.megatron.linear import column_linear
 from prestep.workloads.megatron.mla import LatentAttention
 from prestep.workloads.megatron.moe import Experts, FeedForward
-from prestep.workloads.megatron.scan import Delta, Kimi, Mamba
+from prestep.workloads.megatron.scan import Delta, GatedConvolution, Kimi, Mamba
 from prestep.workloads.megatron.shard import Shard, kept, unquantized
 from prestep.workloads.models import hybrid
 from prestep.workloads.models.model import ModelSpec
@@ -123,23 +123,25 @@ class Norm(Module):
 Part = (
     Mamba
     | Delta
+    | GatedConvolution
     | LatentAttention
     | CompressedAttention
     | Attention
     | FeedForward
     | Experts
 )
-SCANS: dict[str, Callable[[Tape, ModelSpec, Shard], Part]] = {
+MIXERS: dict[str, Callable[[Tape, ModelSpec, Shard], Part]] = {
     hybrid.MAMBA: Mamba,
     hybrid.DELTA: Delta,
     hybrid.KIMI: Kimi,
+    hybrid.CONVOLUTION: GatedConvolution,
 }
 #: Adds the output of a part and its bias to the residual stream.
 Join = Callable[[Tensor, "Tensor | None"], Tensor]
 #: What a part is called where parts are captured; Megatron captures linear attention as attention.
 SCOPES: dict[str, GraphedModule] = {
     **dict.fromkeys((*hybrid.LINEAR, hybrid.ATTENTION), "attn"),
-    hybrid.MAMBA: "mamba",
+    **dict.fromkeys((hybrid.MAMBA, hybrid.CONVOLUTION), "mamba"),
     hybrid.FEED_FORWARD: "mlp",
     hybrid.EXPERTS: "moe_router",
 }
@@ -148,6 +150,7 @@ NAMES = {
     hybrid.MAMBA: "mamba",
     hybrid.DELTA: "delta",
     hybrid.KIMI: "kimi",
+    hybrid.CONVOLUTION: "convolution",
     hybrid.ATTENTION: "attention",
     hybrid.FEED_FORWARD: "mlp",
     hybrid.EXPERTS: "moe",
@@ -155,7 +158,7 @@ NAMES = {
 
 
 class Layer(Module):
-    """Parts of a layer, each behind a norm and added to the residual stream: attention and feed-forward, or a hybrid's.
+    """Parts of a layer with their norms, added to the residual stream: attention and feed-forward, or a hybrid's.
 
     Around each the streams are mixed where there are several.
 
@@ -172,26 +175,41 @@ class Layer(Module):
     ) -> None:
         super().__init__()
         self.s, self.letters = s, letters
-        self.norms: list[Norm] = []
+        self.norms: list[Norm | None] = []
+        self.behind: list[Norm | None] = []
+        self.parallel_parts, self.shared = m.parallel_parts, m.norms == "shared"
         self.parts: list[Part] = []
         for letter in letters:
             apart = letter == hybrid.EXPERTS or (
                 letter == hybrid.ATTENTION and m.latent
             )
-            self.norms.append(self.child(Norm(t, m, s.eager("norm"), not apart)))
+            before = self.norms[0] if m.norms == "shared" and self.parts else None
+            if m.norms != "behind" and before is None:
+                before = self.child(Norm(t, m, s.eager("norm"), not apart))
+            self.norms.append(before)
             self.parts.append(self.child(_part(t, m, s, letter, window, ratio)))
+            behind = m.norms in ("behind", "around")
+            after = self.child(Norm(t, m, s.eager("norm"))) if behind else None
+            self.behind.append(after)
         mixed = letters if m.streams > 1 else ""
         self.connections = [self.child(HyperConnection(t, m, s)) for _ in mixed]
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         t.cpu("module", 2 * len(self.parts))
         captured = False
+        source = x if self.parallel_parts else None
+        given: Tensor | None = None  # what a norm made that parts share
         for at, letter in enumerate(self.letters):
             # One graph holds what is captured of a layer.
             captures = SCOPES[letter] in self.s.options.cuda_graph_scope
             with t.capture(captures, not captured):
                 y, join = self._enter(t, x, at)
-                y = self._normed(t, self.norms[at], y)
+                if given is None:
+                    y = self._normed(t, self.norms[at], y if source is None else source)
+                else:
+                    y = given
+                if self.shared:
+                    given = y
                 if letter != hybrid.EXPERTS:
                     x = join(self._run(t, at, y), self.parts[at].proj_bias)
             if letter == hybrid.EXPERTS:
@@ -209,25 +227,30 @@ class Layer(Module):
         # Models with several streams have no biases there.
         return y, lambda y, _: connection.out(t, y, streams, mixing)
 
-    def _normed(self, t: Tape, norm: Norm, x: Tensor) -> Tensor:
+    def _normed(self, t: Tape, norm: Norm | None, x: Tensor) -> Tensor:
+        """``x`` through a norm that not every layer has."""
+        if norm is None:
+            return x
         apart = "layernorm" in self.s.options.recompute_modules
         return discarded(t, lambda given: norm.forward(t, given), x, apart)
 
     def _run(self, t: Tape, at: int, x: Tensor) -> Tensor:
-        """A part, which may run again in backward."""
+        """A part, which may run again in backward, and the norm behind it."""
         part, name = self.parts[at], NAMES[self.letters[at]]
         with t.within(name):
             if name in self.s.options.recompute_modules:
-                return again(t, lambda given: part.forward(t, given), x)
-            return part.forward(t, x)
+                y = again(t, lambda given: part.forward(t, given), x)
+            else:
+                y = part.forward(t, x)
+            return self._normed(t, self.behind[at], y)
 
 
 def _part(
     t: Tape, m: ModelSpec, s: Shard, letter: str, window: int, ratio: int
 ) -> Part:
     """A part by its letter."""
-    if letter in SCANS:
-        return SCANS[letter](t, m, s)
+    if letter in MIXERS:
+        return MIXERS[letter](t, m, s)
     if letter == hybrid.EXPERTS and s.spread is not None:
         return Experts(t, m, s, s.spread)
     if letter != hybrid.ATTENTION:

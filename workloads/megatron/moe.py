@@ -111,6 +111,8 @@ class FeedForward(Module):
         self.fc1_bias = self.add_if(t, m.bias, up, name="linear_fc1.bias")
         self.fc2 = self.add(t, m.hidden, inner, name="linear_fc2")
         self.proj_bias = self.add_if(t, m.bias, m.hidden, name="linear_fc2.bias")
+        for name in ("alpha_p", "alpha_n"):
+            self.add_if(t, m.activation == "xielu", 1, name=name)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s

@@ -1,4 +1,4 @@
-"""State-space and linear-attention layers of Megatron: Mamba-2, the gated delta rule, Kimi delta attention.
+"""Mixers of tokens other than attention: Mamba-2, gated delta rule, Kimi delta attention, gated convolutions.
 
 A projection makes all that a scan wants, a causal convolution mixes neighbouring tokens, the scan runs over chunks of
 the sequence, a norm and a gate, and a projection back. Heads, and the groups of keys that they share, are spread over
@@ -24,7 +24,9 @@ from prestep.workloads.models import hybrid
 from prestep.workloads.models.hybrid import Sizes
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.activation_checkpoint import discarded
+from prestep.workloads.torch.gated_convolution import ConvolutionWeights
 from prestep.workloads.torch.scans import (
+    CONV_PASSES,
     NORMS,
     WIDE,
     DeltaWeights,
@@ -168,6 +170,32 @@ class Kimi(Delta):
             return [t.empty(y.shape, y.itemsize), t.empty(wide.shape, wide.itemsize)]
 
         return t.apply(both, [y, wide], backward)
+
+
+class GatedConvolution(ConvolutionWeights):
+    """A short convolution between two gates, which no Megatron has: channels are spread as heads of scans are."""
+
+    proj_bias = None
+
+    def __init__(self, t: Tape, m: ModelSpec, s: Shard) -> None:
+        super().__init__(t, m, m.hidden // s.group.size)
+        self.s = s
+
+    def forward(self, t: Tape, x: Tensor) -> Tensor:
+        y = adapted_column(t, x, self.projection, self.s)
+        y = batch_first(t, y)
+        y = batch_first(t, self._convolved(t, y))
+        return adapted_row(t, y, self.output, self.s)
+
+    def _convolved(self, t: Tape, x: Tensor) -> Tensor:
+        """The first gate, the convolution and the second gate by a kernel each; the input alone is saved."""
+        channels = x.shape[-1] // 3
+        shape, each = (*x.shape[:-1], channels), x.size / 3
+        # A gate reads two and writes one, backward three and two; the convolution is causal_conv1d's.
+        ahead, back = CONV_PASSES
+        forward, backward = (2 * 3 + ahead) * each, (2 * 5 + ahead + back) * each
+        inputs = [x, self.filters]
+        return fused(t, inputs, shape, forward, backward, 0.0, 1, kernels=(3, 4))
 
 
 def _whole_shape(s: Shard, own: Sizes, chunk: int) -> tuple[int, ...]:

@@ -64,6 +64,14 @@ def parts(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
         found = f"dense_layers = {spec.dense_layers}, moe_every = {spec.moe_every}"
         expected = f"a layer with experts among {spec.layers}"
         mistakes.append(Mistake(where, "model.dense_layers", found, expected))
+    odd = spec.norms == "shared" and not spec.parallel_parts
+    if odd or (spec.norms != "before" and spec.streams > 1):
+        expected = '"shared" with parallel_parts' if odd else '"before" with streams'
+        mistakes.append(Mistake(where, "model.norms", f'"{spec.norms}"', expected))
+    for key in ("experts", "layer_pattern", "compress_ratios", "index_topk"):
+        if spec.parallel_parts and getattr(spec, key):
+            expected = "nothing beside parallel_parts: those are attention and a dense feed-forward part"
+            mistakes.append(Mistake(where, f"model.{key}", "a value", expected))
     if spec.latent and spec.kv_heads != spec.heads:
         expected = f"{spec.heads}, as heads: latent attention has a key for each"
         mistakes.append(Mistake(where, "model.kv_heads", str(spec.kv_heads), expected))
@@ -71,7 +79,7 @@ def parts(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
 
 
 # Keys that a model of a kind has.
-_REFERENCE = {"kind", "name", "file"}
+_REFERENCE = {"kind", "name", "file", "family"}
 
 
 _OWN = {

@@ -20,6 +20,12 @@ def norm_parameters(m: ModelSpec, width: int) -> int:
     return width * (2 if m.norm_bias else 1)
 
 
+def layer_norms(m: ModelSpec, parts: int) -> int:
+    """Parameters of the norms of a layer of so many parts: before, behind or around each, or one for all."""
+    norms = {"around": 2 * parts, "shared": 1}.get(m.norms, parts)
+    return norms * norm_parameters(m, m.hidden)
+
+
 def attention_parameters(m: ModelSpec, layer: int = 0) -> int:
     """Projections with their biases, norms inside the attention, and sinks."""
     if m.compressed:
@@ -31,14 +37,16 @@ def attention_parameters(m: ModelSpec, layer: int = 0) -> int:
     q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
     total += (2 * q if m.attention_gate else q) + 2 * kv if m.qkv_bias else 0
     total += m.hidden if m.bias else 0
-    return total + (2 * m.head_dim if m.qk_norm else 0) + (m.heads if m.sinks else 0)
+    normed = (m.heads + m.kv_heads if m.qk_norm_wide else 2) if m.qk_norm else 0
+    return total + normed * m.head_dim + (m.heads if m.sinks else 0)
 
 
 def feed_forward_parameters(m: ModelSpec, width: int, hidden: int = 0) -> int:
     """Of one feed-forward network of that inner width, and of another outer one than the model's."""
     outer = hidden or m.hidden
     bias = width * (2 if m.gated else 1) + outer if m.bias else 0
-    return outer * width * (3 if m.gated else 2) + bias
+    curve = 2 if m.activation == "xielu" else 0  # of its two halves
+    return outer * width * (3 if m.gated else 2) + bias + curve
 
 
 def router_parameters(m: ModelSpec) -> int:
@@ -50,7 +58,7 @@ def layer_parameters(
     m: ModelSpec, experts: bool, used: int | None = None, layer: int = 0
 ) -> int:
     """Parameters of a layer, with or without experts, of which ``used`` count (default all)."""
-    total = attention_parameters(m, layer) + 2 * norm_parameters(m, m.hidden)
+    total = attention_parameters(m, layer) + layer_norms(m, 2)
     if m.streams > 1:
         total += 2 * compressed.connection_parameters(m)
     if not experts:
@@ -73,7 +81,7 @@ def parameters_at(m: ModelSpec, layer: int) -> int:
     part = m.part_of(layer)
     if not part:
         return layer_parameters(m, m.has_experts(layer), layer=layer)
-    norm = norm_parameters(m, m.hidden)
+    norm = layer_norms(m, 1)
     if part == hybrid.ATTENTION:
         return norm + attention_parameters(m)
     if part == hybrid.FEED_FORWARD:

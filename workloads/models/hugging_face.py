@@ -1,38 +1,26 @@
 """Hugging Face config.json -> the keys of a model.
 
-Reads the families of `_FAMILIES`; one whose blocks differ is refused rather than approximated. Of the blocks that are
-read, some things are simpler here: dropout is left out, gelu_new is one kernel, layers without rotation (SmolLM3) are
-not told apart from others, and a llama's sliding window is not read.
-Source: transformers, models/*/configuration_*.py.
+Reads the families of `prestep.workloads.models.families`; one whose blocks differ is refused rather than approximated.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake, unknown
-from prestep.workloads.models import (
-    hugging_face_compressed,
-    hugging_face_hybrids,
-    hugging_face_recent,
-)
-
-_ACTIVATIONS = {
-    "silu": "silu",
-    "swish": "silu",
-    "gelu": "gelu",
-    "gelu_new": "gelu",
-    "gelu_pytorch_tanh": "gelu",
-    "relu": "relu",
-}
+from prestep.workloads.models import families
+from prestep.workloads.models.families import Config, Family
+from prestep.workloads.operation import words
 
 
-def translate(config: Any, where: str) -> dict[str, Any]:
+def translate(config: Any, where: str, family: str = "") -> Config:
     """Keys of a model (as in models/*.toml) from a parsed config.json.
+
+    ``family``: the model_type that it is read as, in place of its own.
 
     Raises
     ------
@@ -41,20 +29,25 @@ def translate(config: Any, where: str) -> dict[str, Any]:
     """
     if not isinstance(config, dict):
         raise InputError.of(where, "", type(config).__name__, "an object")
-    family = config.get("model_type")
-    if isinstance(family, str) and family not in _FAMILIES:
-        family = hugging_face_recent.text_family(family, config)
-    if not isinstance(family, str) or family not in _FAMILIES:
-        raise InputError(_not_read(family, config, where))
-    names, extra = _FAMILIES[family]
-    config = _text_of(config)
+    known = families.families()
+    own = family or str(config.get("model_type", "nothing"))
+    if not family and own not in known:
+        own = str(_text_of(config).get("model_type", own))
+    if own not in known:
+        raise InputError(_not_read(own, _text_of(config), where, known))
+    return _read(known[own], _text_of(config), where)
+
+
+def _read(family: Family, config: Config, where: str) -> Config:
+    """Keys of a model of that family."""
+    config, names = dict(family.defaults) | config, family.names
     mistakes = [
         mistake
         for key in names.values()
         for mistake in _not_whole(config.get(_spelt(config, key)), where, key)
     ]
     with InputError.collected(mistakes):
-        rest = extra(config, where)
+        rest = family.read(config, where)
     InputError.check(mistakes)
     table = {"kind": "transformer"} | {
         ours: config[_spelt(config, theirs)] for ours, theirs in names.items()
@@ -62,18 +55,111 @@ def translate(config: Any, where: str) -> dict[str, Any]:
     return table | {ours: value for ours, value in rest.items() if value is not None}
 
 
-def _not_read(family: object, config: dict[str, Any], where: str) -> Mistake:
-    """Why a family is not read; of one that nobody has looked at, how to say that its layers are known ones."""
-    known = hugging_face_recent.refused(str(family), config, where)
-    if known is not None:
-        return known
-    found = "nothing" if family is None else str(family)
-    mistake = unknown(where, "model_type", found, _FAMILIES)
-    if not all(key in config for key in _LLAMA_NAMES.values()):
+def _not_read(
+    own: str, config: Config, where: str, known: dict[str, Family]
+) -> Mistake:
+    """Why a family is not read; of one that nobody has looked at, which family has its blocks."""
+    why = families.refused().get(own)
+    if why is not None:
+        hint = f"{why}: not simulated"
+        return Mistake(where, "model_type", f'"{own}"', "layers that are known", hint)
+    mistake = unknown(where, "model_type", own, known)
+    nearest = max(_readings(config, known), key=lambda one: one.fit, default=None)
+    if nearest is None:
         return mistake
-    alike = "mixtral" if "num_local_experts" in config else "llama"
-    hint = f'its sizes are named as a llama\'s: if its layers are, too, "model_type": "{alike}" in a copy reads them'
+    blocks = ", ".join(_blocks(nearest.table))
+    hint = f'by its keys it is {blocks}: "model.family={nearest.name}" reads it so'
+    if nearest.passed:
+        hint += f" without {', '.join(nearest.passed)}"
     return replace(mistake, hint=f"{mistake.hint}; {hint}" if mistake.hint else hint)
+
+
+#: Parts of the names of keys that change no block: numbers that are computed with, tokens, checkpoints, generation.
+_NO_BLOCKS = words(
+    "architectures model_type auto_map dtype use_cache version name token init eps theta rope scaling dropout "
+    "max_position aux loss quantization pretraining output logit group topk_method norm_topk scoring jitter label "
+    "return_ chunk_size is_ problem"
+)
+
+
+#: What a file is taken for where nothing in it says more.
+PLAINEST = "llama"
+
+
+class _Read(Config):
+    """A config.json that notes which of its keys are asked for; what is merged with it notes them, too."""
+
+    def __init__(self, table: Config, keys: set[str]) -> None:
+        super().__init__(table)
+        self.keys_read = keys
+
+    def __getitem__(self, key: str) -> Any:
+        self.keys_read.add(key)
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self.keys_read.add(key)
+        return super().get(key, default)
+
+    def __or__(self, other: Any) -> _Read:  # type: ignore[override]
+        return _Read({**self, **other}, self.keys_read)
+
+    def __ror__(self, other: Any) -> _Read:  # type: ignore[override]
+        return _Read({**other, **self}, self.keys_read)
+
+
+class _Reading(NamedTuple):
+    """A config.json read as one of a family: how many keys were read, and which were not that may be about blocks."""
+
+    name: str
+    table: Config
+    read: int
+    passed: tuple[str, ...]
+
+    @property
+    def fit(self) -> tuple[int, int, int, bool]:
+        """Fewest keys are passed over, then most are read; of equal ones the plainest model is meant."""
+        blocks = len([*_blocks(self.table)])
+        return -len(self.passed), self.read, -blocks, self.name == PLAINEST
+
+
+def _readings(config: Config, known: dict[str, Family]) -> Iterator[_Reading]:
+    """How families would read a file, as far as they can."""
+    for name, family in known.items():
+        read: set[str] = set()
+        try:
+            table = _read(family, _Read(config, read), "")
+        except (InputError, LookupError, TypeError, ValueError):
+            continue
+        passed = (
+            key
+            for key in sorted(config.keys() - read)
+            if config[key] and not any(part in key for part in _NO_BLOCKS)
+        )
+        yield _Reading(name, table, len(config.keys() & read), tuple(passed))
+
+
+def _blocks(table: Config) -> Iterator[str]:
+    """What a model's layers are made of, in words."""
+    pattern = table.get("layer_pattern", "")
+    layers = table.get("layers") or len(pattern)
+    yield f"a transformer of {layers} layers"
+    if pattern:
+        yield f"pattern {pattern[:12]}{'...' if pattern[12:] else ''}"
+    heads, keys = table["heads"], table.get("kv_heads")
+    latent = "latent attention" if table.get("kv_lora_rank") else "attention"
+    yield f"{latent} of {heads} heads" + (f" and {keys} of keys" if keys else "")
+    said = {
+        "qk_norm": "norms of queries and keys",
+        "window": "a window of {} tokens",
+        "index_topk": "an indexer of {} keys",
+        "norms": "norms {} parts",
+        "parallel_parts": "attention and feed-forward beside each other",
+        "experts": "{} experts",
+        "shared_experts": "{} shared",
+    }
+    yield from (text.format(table[key]) for key, text in said.items() if table.get(key))
+    yield "gated feed-forward" if table.get("gated", True) else "plain feed-forward"
 
 
 def left_out(file: Path) -> tuple[str, ...]:
@@ -95,7 +181,7 @@ def left_out(file: Path) -> tuple[str, ...]:
 NO_TOWERS = ("text_config", "quantization_config", "generation_config")
 
 
-def _text_of(config: dict[str, Any]) -> dict[str, Any]:
+def _text_of(config: Config) -> Config:
     """The text model of one that sees pictures as well: those are left out."""
     inner = config.get("text_config")
     if not isinstance(inner, dict):
@@ -112,7 +198,7 @@ _SPELLINGS = {
 }
 
 
-def _spelt(config: dict[str, Any], key: str) -> str:
+def _spelt(config: Config, key: str) -> str:
     """The key as the file spells it."""
     return next(
         (name for name in (key, *_SPELLINGS.get(key, ())) if name in config), key
@@ -130,262 +216,3 @@ def _not_whole(value: object, where: str, key: str) -> list[Mistake]:
             "a whole number above 0",
         )
     ]
-
-
-def _activation(name: object, where: str, key: str) -> str:
-    if not isinstance(name, str) or name not in _ACTIVATIONS:
-        raise InputError(unknown(where, key, str(name), _ACTIVATIONS))
-    return _ACTIVATIONS[name]
-
-
-def _llama(config: dict[str, Any], where: str) -> dict[str, Any]:
-    attention, mlp = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
-    if attention != mlp:
-        found, expected = str(attention).lower(), f"{str(mlp).lower()}, as mlp_bias"
-        raise InputError.of(
-            where,
-            "attention_bias",
-            found,
-            expected,
-            "biases of some layers only are not modelled",
-        )
-    return {
-        "kv_heads": config.get("num_key_value_heads"),
-        "head_dim": config.get("head_dim"),
-        "tied_embeddings": config.get("tie_word_embeddings", False),
-        "activation": _activation(
-            config.get("hidden_act", "silu"), where, "hidden_act"
-        ),
-        "bias": attention,
-        "gated": True,
-        "norm": "rms",
-    }
-
-
-def _mistral(config: dict[str, Any], where: str) -> dict[str, Any]:
-    return _llama({"num_key_value_heads": 8} | config, where)  # MistralConfig's default
-
-
-def _gemma(config: dict[str, Any], where: str) -> dict[str, Any]:
-    usual = {"head_dim": 256, "tie_word_embeddings": True}
-    said = config.get("hidden_activation") or "gelu_pytorch_tanh"
-    return _llama(usual | config | {"hidden_act": said}, where)
-
-
-def _seed(config: dict[str, Any], where: str) -> dict[str, Any]:
-    made = _llama({**config, "attention_bias": False, "mlp_bias": False}, where)
-    return made | {"qkv_bias": bool(config.get("attention_bias", True))}
-
-
-def _glm4_moe(config: dict[str, Any], where: str) -> dict[str, Any]:
-    made = _seed(config, where)
-    return made | {
-        "qk_norm": bool(config.get("use_qk_norm")) or None,
-        "moe_ffn": config.get("moe_intermediate_size"),
-        "experts": config.get("n_routed_experts", 128),
-        "experts_per_token": config.get("num_experts_per_tok", 8),
-        "shared_experts": config.get("n_shared_experts", 1) or None,
-        "dense_layers": config.get("first_k_dense_replace", 1),
-        "router_bias": True,
-    }
-
-
-def _mixtral(config: dict[str, Any], where: str) -> dict[str, Any]:
-    # Defaults of MixtralConfig, which save_pretrained may leave out.
-    routed = {
-        "experts": config.get("num_local_experts", 8),
-        "experts_per_token": config.get("num_experts_per_tok", 2),
-    }
-    return _mistral(config, where) | routed
-
-
-def _gpt2(config: dict[str, Any], where: str) -> dict[str, Any]:
-    inner, width = config.get("n_inner"), config.get("n_embd")
-    return {
-        "ffn": 4 * width if inner is None and isinstance(width, int) else inner,
-        "tied_embeddings": config.get("tie_word_embeddings", True),
-        "activation": _activation(
-            config.get("activation_function", "gelu_new"), where, "activation_function"
-        ),
-        "gated": False,
-        "norm": "layer",
-        "bias": True,
-        "positions": "learned",
-    }
-
-
-def _qwen2(config: dict[str, Any], where: str) -> dict[str, Any]:
-    return _llama({"num_key_value_heads": 32} | config, where) | {"qkv_bias": True}
-
-
-def _qwen3(config: dict[str, Any], where: str) -> dict[str, Any]:
-    return _llama({"num_key_value_heads": 32, "head_dim": 128} | config, where) | {
-        "qk_norm": True
-    }
-
-
-def _qwen3_moe(config: dict[str, Any], where: str) -> dict[str, Any]:
-    plain = list(config.get("mlp_only_layers") or [])
-    if plain != list(range(len(plain))):
-        expected = "the first layers only"
-        raise InputError.of(
-            where, "mlp_only_layers", str(plain), expected, "others are not modelled"
-        )
-    made = _qwen3({"num_key_value_heads": 4} | config, where)
-    return made | {
-        "moe_ffn": config.get("moe_intermediate_size", 768),
-        "experts": config.get("num_experts", 128),
-        "experts_per_token": config.get("num_experts_per_tok", 8),
-        "moe_every": config.get("decoder_sparse_step", 1),
-        "dense_layers": len(plain) or None,
-    }
-
-
-def _deepseek(config: dict[str, Any], where: str) -> dict[str, Any]:
-    made = _llama(
-        config
-        | {
-            "num_key_value_heads": None,
-            "head_dim": config.get("qk_nope_head_dim", 128),
-        },
-        where,
-    )
-    made |= {
-        "q_lora_rank": config.get("q_lora_rank"),
-        "kv_lora_rank": config.get("kv_lora_rank", 512),
-        "rope_head_dim": config.get("qk_rope_head_dim", 64),
-        "v_head_dim": config.get("v_head_dim", 128),
-    }
-    if not config.get("n_routed_experts"):
-        return made
-    return made | {
-        "moe_ffn": config.get("moe_intermediate_size"),
-        "experts": config.get("n_routed_experts"),
-        "experts_per_token": config.get("num_experts_per_tok"),
-        "shared_experts": config.get("n_shared_experts"),
-        "dense_layers": config.get("first_k_dense_replace", 0),
-        "moe_every": config.get("moe_layer_freq", 1),
-        # With "noaux_tc" a bias corrects the scores that experts are chosen by.
-        "router_bias": config.get("topk_method") == "noaux_tc"
-        or config.get("model_type") in ("deepseek_v3", "kimi_k2"),
-    }
-
-
-def _gpt_oss(config: dict[str, Any], where: str) -> dict[str, Any]:
-    return {
-        "kv_heads": config.get("num_key_value_heads", 8),
-        "head_dim": config.get("head_dim", 64),
-        "tied_embeddings": config.get("tie_word_embeddings", False),
-        "activation": _activation(
-            config.get("hidden_act", "silu"), where, "hidden_act"
-        ),
-        "bias": True,
-        "gated": True,
-        "norm": "rms",
-        "experts": config.get("num_local_experts", 128),
-        "experts_per_token": config.get(
-            "num_experts_per_tok", config.get("experts_per_token", 4)
-        ),
-        "router_bias": True,
-        "sinks": True,
-        "clamped": True,  # swiglu_limit, 7 where the file says none
-        "window": config.get("sliding_window", 128),
-        "window_every": 2,
-    }
-
-
-def _bloom(config: dict[str, Any], where: str) -> dict[str, Any]:
-    width = config.get("hidden_size", config.get("n_embed"))
-    return {
-        "ffn": 4 * width if isinstance(width, int) else None,
-        "tied_embeddings": config.get("tie_word_embeddings", True),
-        "activation": "gelu",
-        "gated": False,
-        "norm": "layer",
-        "bias": True,
-        "positions": "alibi",
-        "embedding_norm": True,
-    }
-
-
-def _mpt(config: dict[str, Any], where: str) -> dict[str, Any]:
-    width, ratio = config.get("d_model"), config.get("expansion_ratio", 4)
-    attention = config.get("attn_config") or {}
-    alibi, bias = bool(attention.get("alibi", False)), not config.get("no_bias", True)
-    return {
-        "ffn": int(ratio * width) if isinstance(width, int) else None,
-        "tied_embeddings": config.get("tie_word_embeddings", True),
-        "activation": "gelu",
-        "gated": False,
-        "norm": "layer",
-        "norm_bias": bias,
-        "bias": bias,
-        "positions": "alibi" if alibi else "learned",
-        "max_positions": None if alibi else config.get("max_seq_len", 2048),
-    }
-
-
-def _nemotron(config: dict[str, Any], where: str) -> dict[str, Any]:
-    made = _llama(config | {"hidden_act": "relu"}, where)
-    activation = config.get("hidden_act", "relu2")
-    if activation != "relu2":
-        raise InputError.of(where, "hidden_act", repr(activation), '"relu2"')
-    return made | {"gated": False, "activation": "relu2", "norm": "layer"}
-
-
-_LLAMA_NAMES = {
-    "hidden": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "ffn": "intermediate_size",
-    "vocab": "vocab_size",
-}
-_GPT2_NAMES = {
-    "hidden": "n_embd",
-    "layers": "n_layer",
-    "heads": "n_head",
-    "vocab": "vocab_size",
-    "max_positions": "n_positions",
-}
-_BLOOM_NAMES = {
-    "hidden": "hidden_size",
-    "layers": "n_layer",
-    "heads": "n_head",
-    "vocab": "vocab_size",
-}
-_MPT_NAMES = {
-    "hidden": "d_model",
-    "layers": "n_layers",
-    "heads": "n_heads",
-    "vocab": "vocab_size",
-}
-_FAMILIES: dict[
-    str, tuple[dict[str, str], Callable[[dict[str, Any], str], dict[str, Any]]]
-] = {
-    "llama": (_LLAMA_NAMES, _llama),
-    "mistral": (_LLAMA_NAMES, _mistral),
-    "mixtral": (_LLAMA_NAMES, _mixtral),
-    "smollm3": (_LLAMA_NAMES, _llama),
-    "phi3": (_LLAMA_NAMES, _llama),
-    "gemma": (_LLAMA_NAMES, _gemma),
-    "seed_oss": (_LLAMA_NAMES, _seed),
-    "glm4_moe": (_LLAMA_NAMES, _glm4_moe),
-    "gpt2": (_GPT2_NAMES, _gpt2),
-    "qwen2": (_LLAMA_NAMES, _qwen2),
-    "qwen3": (_LLAMA_NAMES, _qwen3),
-    "qwen3_moe": (_LLAMA_NAMES, _qwen3_moe),
-    "deepseek_v2": (_LLAMA_NAMES, _deepseek),
-    "deepseek_v3": (_LLAMA_NAMES, _deepseek),
-    "kimi_k2": (_LLAMA_NAMES, _deepseek),
-    "gpt_oss": (_LLAMA_NAMES, _gpt_oss),
-    "bloom": (_BLOOM_NAMES, _bloom),
-    "mpt": (_MPT_NAMES, _mpt),
-    "nemotron": (_LLAMA_NAMES, _nemotron),
-    "granitemoehybrid": (hugging_face_hybrids.NAMES, hugging_face_recent.granite),
-    **{
-        family: (_LLAMA_NAMES, reader)
-        for family, reader in hugging_face_recent.readers(_llama, _deepseek).items()
-    },
-    **hugging_face_hybrids.FAMILIES,
-    **hugging_face_compressed.FAMILIES,
-}

@@ -13,14 +13,16 @@ if TYPE_CHECKING:
     from prestep.workloads.job.model import Model
     from prestep.workloads.models.model import ModelSpec
 
-MAMBA, DELTA, KIMI, ATTENTION, FEED_FORWARD, EXPERTS = "MGK*-E"
-LETTERS = "MGK*-E"
+MAMBA, DELTA, KIMI, CONVOLUTION, ATTENTION, FEED_FORWARD, EXPERTS = LETTERS = "MGKC*-E"
 LINEAR = (DELTA, KIMI)
 SCANS = (MAMBA, *LINEAR)
+#: What mixes the tokens of a sequence other than attention.
+MIXERS = (*SCANS, CONVOLUTION)
 #: What nobody says of Mamba-2 (Megatron's defaults) and of linear attention (Qwen3-Next's and Kimi Linear's).
 MAMBA_DEFAULTS = {"mamba_head_dim": 64, "mamba_state": 128, "mamba_groups": 8}
 LINEAR_DEFAULTS = {"linear_key_dim": 128, "linear_value_dim": 128}
-CONV_WIDTH = 4
+#: Tokens that the convolution before a scan sees (Mamba-2), and a layer that is one (LFM2).
+CONV_WIDTH, GATED_WIDTH = 4, 3
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,9 @@ def keys_of(s: Model) -> dict[str, Any]:
     if set(pattern) & set(LINEAR):
         keys["linear_value_heads"] = s.linear_value_heads or s.linear_key_heads
         keys |= {k: getattr(s, k) or v for k, v in LINEAR_DEFAULTS.items()}
-    if set(pattern) & set(SCANS):
-        keys["conv_width"] = s.conv_width or CONV_WIDTH
+    if set(pattern) & set(MIXERS):
+        usual = CONV_WIDTH if set(pattern) & set(SCANS) else GATED_WIDTH
+        keys["conv_width"] = s.conv_width or usual
     return keys
 
 
@@ -122,7 +125,7 @@ _OF = {
     "linear_value_heads": DELTA + KIMI,
     "linear_key_dim": DELTA + KIMI,
     "linear_value_dim": DELTA + KIMI,
-    "conv_width": MAMBA + DELTA + KIMI,
+    "conv_width": MAMBA + DELTA + KIMI + CONVOLUTION,
     "experts": EXPERTS,
 }
 
@@ -157,7 +160,11 @@ def _sizes(m: ModelSpec) -> Iterator[tuple[str, str, str]]:
 
 
 def parameters(m: ModelSpec, part: str) -> int:
-    """Of the scan of a layer with that letter, without the norm before it."""
+    """Of the mixer of a layer with that letter, without the norm before it."""
+    if (
+        part == CONVOLUTION
+    ):  # in to two gates and a value, a filter for each channel, and out
+        return m.hidden * (4 * m.hidden + m.conv_width)
     s = sizes_of(m, part)
     output = s.value_width * m.hidden
     if part == MAMBA:

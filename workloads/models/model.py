@@ -144,7 +144,12 @@ class ModelSpec(Keys[Never]):
 
 
 #: Keys of which nothing said is not 0, empty or false.
-_UNSAID: dict[str, Any] = {"positions": "none", "moe_every": 1, "streams": 1}
+_UNSAID: dict[str, Any] = {
+    "positions": "none",
+    "norms": "before",
+    "moe_every": 1,
+    "streams": 1,
+}
 
 
 def _defaults(cls: type) -> dict[str, Any]:
@@ -177,7 +182,7 @@ def load_model(section: Model, where: str = "scenario") -> ModelSpec:
         )
     elif section.file is not None:
         base, name, place = (
-            read_model(Path(section.file)),
+            read_model(Path(section.file), section.family or ""),
             Path(section.file).stem,
             section.file,
         )
@@ -187,7 +192,7 @@ def load_model(section: Model, where: str = "scenario") -> ModelSpec:
     inline = {
         key: value
         for key, value in said.items()
-        if value is not None and key not in ("name", "file")
+        if value is not None and key not in ("name", "file", "family")
     }
     return _complete(replace(base, **inline), name, where if inline else place)
 
@@ -199,8 +204,8 @@ def is_program(path: Path) -> bool:
     return any(o.get("PROGRAMS") and path.suffix in o["ENDINGS"] for o in literals)
 
 
-def read_model(path: Path) -> Model:
-    """The keys in a TOML model, a Hugging Face config.json or a file of Megatron's arguments."""
+def read_model(path: Path, family: str = "") -> Model:
+    """The keys in a TOML model, a Hugging Face config.json (read as a ``family``) or a file of Megatron's arguments."""
     if is_program(path):
         return Model(kind=PROGRAM)
     expected = "a TOML model, a Hugging Face config.json or Megatron's arguments (.txt, .sh, .yaml)"
@@ -221,7 +226,7 @@ def read_model(path: Path) -> Model:
     if path.suffix == ".json":
         from prestep.workloads.models.hugging_face import translate
 
-        table = translate(table, str(path))
+        table = translate(table, str(path), family)
     elif arguments:
         from prestep.workloads.arguments.megatron import sections_of
 
@@ -290,6 +295,7 @@ def _transformer(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mista
     decided = {
         "name": name,
         "file": None,
+        "family": None,
         "norm": s.norm or "rms",
         "norm_bias": s.norm_bias if s.norm_bias is not None else s.norm == "layer",
         "positions": s.positions or "rope",

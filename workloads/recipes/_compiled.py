@@ -121,7 +121,7 @@ def stand_in(draft: Recipe) -> None:
     if draft.get("training.framework") not in PLAIN:
         return
     missing = [] if _models.part(draft, "positions") != "alibi" else ["positions"]
-    scans = set(_models.part(draft, "layer_pattern") or "") & set(hybrid.SCANS)
+    scans = set(_models.part(draft, "layer_pattern") or "") & set(hybrid.MIXERS)
     if scans and draft.get("parallel.tp", 1) > 1:
         missing.append("scans whose heads are split")
     if not missing:

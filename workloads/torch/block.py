@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from prestep.sim.extras import lazily
 from prestep.workloads.models import hybrid
@@ -56,8 +56,13 @@ class Attention(Module):
         if self.joined is None:
             self._apart(t, m)
         self.wo = self.project(t, m.hidden, self.heads * m.head_dim, "wo", m.bias)
-        names = ("q_norm", "k_norm") if m.qk_norm else ()
-        self.norms = [self.add(t, m.head_dim, name=name) for name in names]
+        self.norm_kind = "rms" if m.norm == "layer" else m.norm
+        self.norms: list[Tensor] = []
+        counts = (self.heads, self.kv) if m.qk_norm else ()
+        for name, count in zip(("q_norm", "k_norm"), counts, strict=False):
+            width = count * m.head_dim if m.qk_norm_wide else m.head_dim
+            self.norms.append(self.add(t, width, name=name))
+        self.normed_whole = m.qk_norm_wide
         self.sinks = self.add_if(t, m.sinks, self.heads, name="sinks")
 
     @property
@@ -86,7 +91,7 @@ class Attention(Module):
 
     def _attended(self, t: Tape, x: Tensor, column: Linear, row: Linear) -> Tensor:
         q, k, v, *gate = self._heads(t, x, column)
-        if self.norms:  # head by head, before the rotation
+        if self.norms and not self.normed_whole:  # by head, before the rotation
             of_q, of_k = self.norms
             q, k = self._normed(t, q, of_q), self._normed(t, k, of_k)
         if self.rotary and t.by_liger("rope"):
@@ -103,7 +108,7 @@ class Attention(Module):
         return row(t, o, self.wo, self.biases.get(self.wo))
 
     def _normed(self, t: Tape, x: Tensor, weight: Tensor) -> Tensor:
-        return t.call([weight], x, lambda x: F.norm(t, "rms", x, [weight]))
+        return t.call([weight], x, lambda x: F.norm(t, self.norm_kind, x, [weight]))
 
     def _heads(self, t: Tape, x: Tensor, column: Linear) -> list[Tensor]:
         """Queries, keys and values, (batch, heads, seq, head_dim) each; then gates of the output, if it has some."""
@@ -112,21 +117,28 @@ class Attention(Module):
             # With sequence parallelism the result is longer than x.
             return column(t, x, w, self.biases.get(w))
 
+        def whole(y: Tensor, at: int) -> Tensor:
+            """Queries (0) or keys (1) of all heads, through their norm where it sees them so."""
+            wide = self.normed_whole and at < len(self.norms)
+            return self._normed(t, y, self.norms[at]) if wide else y
+
         counts = (self.heads, self.kv, self.kv)
         widths = [count * self.head_dim for count in counts]
         gates = widths[:1] if self.gated else []
         if self.joined is not None:
             parts = split_joined(t, project(self.joined), [*widths, *gates])
-            heads = [by_head(t, p, n) for p, n in zip(parts, counts, strict=False)]
+            own = enumerate(zip(parts, counts, strict=False))
+            heads = [by_head(t, whole(p, at), n) for at, (p, n) in own]
             return heads + parts[len(counts) :]
         # Each is cut into heads before the next is made: backward merges them in this order.
         q = project(self.wq)
         gate: list[Tensor] = []
         if gates:
             q, *gate = split_joined(t, q, [*widths[:1], *gates])
-        heads = [by_head(t, q, self.heads)]
+        heads = [by_head(t, whole(q, 0), self.heads)]
         del q
-        heads += [by_head(t, project(w), self.kv) for w in (self.wk, self.wv)]
+        for at, w in enumerate((self.wk, self.wv), 1):
+            heads.append(by_head(t, whole(project(w), at), self.kv))
         return heads + gate
 
 
@@ -142,13 +154,21 @@ class Norm(Module):
         return t.call(self.parameters, x, partial(self._normed, t))
 
     def _normed(self, t: Tape, x: Tensor) -> Tensor:
-        if self.kind == "rms" and t.by_liger("rms_norm"):
+        if self.kind != "layer" and t.by_liger("rms_norm"):
             return liger.rms_norm(t, x, self.parameters[0])
         return F.norm(t, self.kind, x, self.parameters, self.least)
 
 
+class Branch(NamedTuple):
+    """A part of a block with the norms before and behind it, of which a model has one or both."""
+
+    before: Norm | None
+    part: Part
+    behind: Norm | None
+
+
 class Block(Module):
-    """Parts of a transformer block, each behind a norm and added to the residual; ``parallel`` decides how they split.
+    """Parts of a transformer block with their norms, added to the residual; ``parallel`` decides how they split.
 
     It is what FSDP gathers, checkpointing runs again and a compiler sees at once. Of hybrids it is a layer of the
     pattern, which has one part (NemotronHBlock); models whose blocks have two are two such layers a block.
@@ -159,18 +179,23 @@ class Block(Module):
     ) -> None:
         super().__init__()
         self.index, self.parallel = index, parallel
-        #: Norms and what is behind each.
-        self.branches: list[tuple[Norm, Part]] = []
+        self.branches: list[Branch] = []
         for letter in m.letters_of(index):
-            norm = self.child(Norm(t, m))
+            shared = m.norms == "shared" and self.branches
+            before = self.branches[0].before if shared else None
+            if m.norms != "behind" and not shared:
+                before = self.child(Norm(t, m))
             part = parallel.part(t, m, letter, index)
             self.parameters += part.parameters
-            self.branches.append((norm, part))
+            behind = m.norms in ("behind", "around")
+            after = self.child(Norm(t, m)) if behind else None
+            self.branches.append(Branch(before, part, after))
+        self.parallel_parts = m.parallel_parts
 
     @property
     def parts(self) -> list[Part]:
         """What is behind the norms."""
-        return [part for _, part in self.branches]
+        return [branch.part for branch in self.branches]
 
     @property
     def experts(self) -> moe.MixtureOfExperts | None:
@@ -185,20 +210,35 @@ class Block(Module):
         t.layer = outer
         return x
 
-    def through(
-        self, t: Tape, x: Tensor, branches: Sequence[tuple[Norm, Part]]
-    ) -> Tensor:
+    def through(self, t: Tape, x: Tensor, branches: Sequence[Branch]) -> Tensor:
         """The residual after some of its branches."""
+        if self.parallel_parts:
+            return aten.add(t, x, self._beside(t, x, *branches))
         p = self.parallel
-        for norm, part in branches:
+        for before, part, behind in branches:
             with t.within(part.label):
-                y = part.forward(t, _normed(t, norm, x), p.column, p.row)
+                y = part.forward(t, apply_norm(t, before, x), p.column, p.row)
+                y = apply_norm(t, behind, y)
             x = aten.add(t, x, y)
             del y
         return x
 
+    def _beside(self, t: Tape, x: Tensor, one: Branch, other: Branch) -> Tensor:
+        """The sum of two parts that both see the residual, behind one norm or two (Falcon, GPT-NeoX)."""
+        p, entered = self.parallel, apply_norm(t, one.before, x)
+        with t.within(one.part.label):
+            y = one.part.forward(t, entered, p.column, p.row)
+        if other.before is not one.before:
+            entered = apply_norm(t, other.before, x)
+        with t.within(other.part.label):
+            z = other.part.forward(t, entered, p.column, p.row)
+        return aten.add(t, z, y)
 
-def _normed(t: Tape, norm: Norm, x: Tensor) -> Tensor:
+
+def apply_norm(t: Tape, norm: Norm | None, x: Tensor) -> Tensor:
+    """``x`` through a norm that not every layer has."""
+    if norm is None:
+        return x
     with t.within("norm"):
         return norm.forward(t, x)
 
@@ -226,7 +266,7 @@ class BlockParallel:
 
     def part(self, t: Tape, m: ModelSpec, letter: str, index: int) -> Part:
         """A part of the ``index``-th block by its letter, as patterns of hybrids have it."""
-        if letter in hybrid.SCANS:
+        if letter in hybrid.MIXERS:
             return scan_layers.LAYERS[letter](t, m)
         if letter == hybrid.ATTENTION:
             return self.attention(t, m, index)

@@ -19,7 +19,14 @@ from prestep.workloads.torch import aten
 from prestep.workloads.torch.activation_checkpoint import checkpoint
 from prestep.workloads.torch.adapter import LowRank
 from prestep.workloads.torch.again import Again
-from prestep.workloads.torch.block import Attention, Block, BlockParallel, Norm, Part
+from prestep.workloads.torch.block import (
+    Attention,
+    Block,
+    BlockParallel,
+    Norm,
+    Part,
+    apply_norm,
+)
 from prestep.workloads.torch.compiled_region import Region, compile_region
 from prestep.workloads.torch.latent_attention import LatentAttention
 from prestep.workloads.torch.modules import FeedForward, Module
@@ -45,7 +52,6 @@ def compiled_block(
 
     ``again``: what of it runs again in backward.
     """
-    part = block.branches[-1][1]
     around = t.choices is not None and t.choices.checkpoint_compiled == "around"
     if _is_traced(t, block) and (again is None or again.products or not around):
         [y] = _compiled(t, block, x, bucket_cap, again)
@@ -54,9 +60,11 @@ def compiled_block(
         rule = again if again.products else None
         return checkpoint(t, lambda y: compiled_block(t, block, y, bucket_cap), x, rule)
     outer, t.layer = t.layer, block.index
-    normed, residual = _compiled(t, block, x, bucket_cap, None)
+    entered, residual = _compiled(t, block, x, bucket_cap, None)
     del x
-    y = aten.add(t, residual, _as_written(t, part, normed))
+    last = block.branches[-1]
+    y = _as_written(t, last.part, entered)
+    y = aten.add(t, residual, apply_norm(t, last.behind, y))
     t.layer = outer
     return y
 
@@ -67,7 +75,7 @@ def _is_traced(t: Tape, block: Block) -> bool:
     Experts are traced where a rank has all of them, one after the other: spread over ranks they have hooks and
     exchanges, and torchtitan compiles what is around its grouped ones. torchao leaves theirs in 16 bits.
     """
-    part = block.branches[-1][1]
+    part = block.branches[-1].part
     if not isinstance(part, MixtureOfExperts):
         return isinstance(part, TRACED)
     alone = part.group is None and block.parallel.shards == 1
@@ -112,11 +120,10 @@ def _compiled(
 
 
 def _layer(block: Block, t: Tape, x: Tensor) -> list[Tensor]:
-    norm, _ = block.branches[-1]
     if _is_traced(t, block):
         return [block.forward(t, x)]
     residual = block.through(t, x, block.branches[:-1])
-    return [norm.forward(t, residual), residual]
+    return [apply_norm(t, block.branches[-1].before, residual), residual]
 
 
 # -- where a graph is cut, and what it keeps ------------------------------------------------------

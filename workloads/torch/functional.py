@@ -26,7 +26,11 @@ Step = Callable[[Tape, Tensor], Tensor]
 WIDE = 4  # bytes of an element in fp32
 AGAIN = "saved_tensor_recomputed"  # what hooks of a region cost that runs again
 #: Operators of norms, how many statistics of a row they keep in fp32 (and weights they have), and their epsilon.
-NORMS = {"rms": ("_fused_rms_norm", 1, None), "layer": ("native_layer_norm", 2, 1e-5)}
+RMS = "_fused_rms_norm", 1, None
+NORMS = {
+    **dict.fromkeys(("rms", "rms-centred"), RMS),
+    "layer": ("native_layer_norm", 2, 1e-5),
+}
 
 
 def linear(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -222,6 +226,17 @@ def clamp(t: Tape, x: Tensor) -> Tensor:
     return launched(t, [x], x.shape, ahead, back, [x])
 
 
+def xielu(t: Tape, curve: Sequence[Tensor], x: Tensor) -> Tensor:
+    """Apertus's activation in one kernel each way, as its extension for CUDA: saves its input.
+
+    Its ``curve`` is two trained numbers, of positive and of negative inputs, whose gradients are sums over all.
+    """
+    over = partial(elementwise, t, "fused", x.elements)
+    t.saves(1 + len(curve))
+    ahead, back = (partial(over, tensors * x.size) for tensors in (2, 3))
+    return launched(t, [x, *curve], x.shape, ahead, back, [x])
+
+
 def gated(t: Tape, kind: str, x: Tensor, factor: Tensor) -> Tensor:
     """An activation times a factor in one kernel, as Inductor makes it: saves both."""
     kind = kind.removesuffix("2")  # the square of a ReLU is one kernel like it
@@ -237,11 +252,11 @@ def norm(
     t: Tape, kind: str, x: Tensor, weights: list[Tensor], least: float | None = None
 ) -> Tensor:
     """RMSNorm or LayerNorm over the last axis: saves its input and the statistics of each row."""
-    if kind == "rms" and t.written_out:
-        return written_out.rms_norm(t, x, weights[0])
+    if kind != "layer" and t.written_out:
+        return written_out.rms_norm(t, x, weights[0], kind == "rms-centred")
     name, count, usual = NORMS[kind]
     t.cpu("norm")
-    t.cpu("view", kind == "rms")  # its statistics are detached as they are saved
+    t.cpu("view", kind != "layer")  # its statistics are detached as they are saved
     t.saves(1 + count + len(weights))
     y = t.empty(x.shape, x.itemsize)
     statistics = [t.empty((*x.shape[:-1], 1), WIDE) for _ in range(count)]

@@ -116,6 +116,8 @@ class FeedForward(Module):
         self.w1 = self.project(t, ffn, m.hidden, "w1", m.bias)
         self.w3 = self.project(t, ffn, m.hidden, "w3", m.bias) if m.gated else None
         self.w2 = self.project(t, m.hidden, ffn, "w2", m.bias)
+        curved = ("alpha_p", "alpha_n") if m.activation == "xielu" else ()
+        self.curve = [self.add(t, 1, name=name) for name in curved]
 
     def forward(
         self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear
@@ -140,5 +142,8 @@ class FeedForward(Module):
 
     def _activated(self, t: Tape, x: Tensor) -> Tensor:
         """The activation, which is a module of its own in transformers."""
-        run = partial(aten.activation, t, self.activation)
+        if self.curve:
+            run = partial(F.xielu, t, self.curve)
+        else:
+            run = partial(aten.activation, t, self.activation)
         return t.call([], x, run) if t.written_out else run(x)

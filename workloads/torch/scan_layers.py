@@ -1,4 +1,4 @@
-"""Hybrids' state-space and linear-attention layers: linear layers around the libraries' kernels.
+"""Hybrids' state-space and linear-attention layers, and convolutions: linear layers around libraries' kernels.
 
 Source: transformers, models/{nemotron_h,qwen3_next}/modeling_*.py, and Kimi Linear's model code. Heads are not split
 over ranks: no plan of torchtitan or Automodel does it.
@@ -13,6 +13,7 @@ from prestep.workloads.models import hybrid
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.attention import apart, split_joined
+from prestep.workloads.torch.gated_convolution import GatedConvolution
 from prestep.workloads.torch.modules import Linear
 from prestep.workloads.torch.scans import (
     NORMS,
@@ -155,11 +156,12 @@ class Kimi(Delta):
         return apart(t, parts), gate, [decays, strengths]
 
 
-Scan = Mamba | Delta | Kimi
+Scan = Mamba | Delta | Kimi | GatedConvolution
 LAYERS: dict[str, Callable[[Tape, ModelSpec], Scan]] = {
     hybrid.MAMBA: Mamba,
     hybrid.DELTA: Delta,
     hybrid.KIMI: Kimi,
+    hybrid.CONVOLUTION: GatedConvolution,
 }
 
 

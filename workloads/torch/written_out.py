@@ -12,12 +12,20 @@ from prestep.workloads.torch.tape import Tape, Tensor
 WIDE = 4  # bytes of an element in fp32
 
 
-def rms_norm(t: Tape, x: Tensor, weight: Tensor) -> Tensor:
-    """LlamaRMSNorm: keeps its input in fp32, a statistic a row and, for the weight's gradient, the normed input."""
+def rms_norm(t: Tape, x: Tensor, weight: Tensor, centred: bool = False) -> Tensor:
+    """LlamaRMSNorm: keeps its input in fp32, a statistic a row and, for the weight's gradient, the normed input.
+
+    ``centred``: scaled by one plus the weight in fp32, and narrowed after that (Gemma3RMSNorm).
+    """
     wide = widened(t, x)
     variance = aten.mean(t, aten.square(t, wide))
     scale = aten.rsqrt(t, aten.add_number(t, variance, 1e-6))
     del variance
+    if centred:
+        normed = aten.mul(t, wide, scale)
+        del wide, scale
+        factor = aten.add_number(t, widened(t, weight), 1.0)
+        return aten.to(t, aten.mul(t, normed, factor), x.itemsize)
     normed = aten.to(t, aten.mul(t, wide, scale), x.itemsize)
     del wide, scale
     return aten.mul(t, weight, normed)

@@ -7,18 +7,11 @@ Source: deepseek-ai/DeepSeek-V4-Flash, config.json; Megatron-Bridge, models/deep
 
 from __future__ import annotations
 
-from typing import Any
-
 from prestep.sim.errors import InputError, Mistake
 from prestep.workloads.models.compressed import HEAVY, INDEXED, RATIOS, WINDOW
+from prestep.workloads.models.families import LLAMA, Config, Family
 
-NAMES = {
-    "hidden": "hidden_size",
-    "layers": "num_hidden_layers",
-    "heads": "num_attention_heads",
-    "ffn": "moe_intermediate_size",
-    "vocab": "vocab_size",
-}
+NAMES = {**LLAMA, "ffn": "moe_intermediate_size"}
 #: Our key and theirs, of what is taken as it is.
 _PLAIN = {
     "kv_heads": "num_key_value_heads",
@@ -61,7 +54,7 @@ _KINDS = {
 }
 
 
-def deepseek_v4(config: dict[str, Any], where: str) -> dict[str, Any]:
+def deepseek_v4(config: Config, where: str) -> Config:
     """Keys of a model.
 
     Raises
@@ -83,7 +76,7 @@ def deepseek_v4(config: dict[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-def _unknown(config: dict[str, Any], where: str) -> list[Mistake]:
+def _unknown(config: Config, where: str) -> list[Mistake]:
     """Keys of the file that are neither read nor known to be of no account."""
     known = {*NAMES.values(), *_PLAIN.values(), *_LAYERS, *_HASHED, *_READ}
     known |= {*_PASSED, *_ONLY}
@@ -94,7 +87,7 @@ def _unknown(config: dict[str, Any], where: str) -> list[Mistake]:
     ]
 
 
-def _others(config: dict[str, Any], where: str) -> list[Mistake]:
+def _others(config: Config, where: str) -> list[Mistake]:
     return [
         Mistake(where, key, repr(config[key]), repr(only))
         for key, only in _ONLY.items()
@@ -102,7 +95,7 @@ def _others(config: dict[str, Any], where: str) -> list[Mistake]:
     ]
 
 
-def _ratios(config: dict[str, Any], where: str, further: int) -> list[int]:
+def _ratios(config: Config, where: str, further: int) -> list[int]:
     """Of the layers, and of those of multi-token prediction where the file has them."""
     said = config.get("compress_ratios")
     if said is None:
@@ -115,7 +108,7 @@ def _ratios(config: dict[str, Any], where: str, further: int) -> list[int]:
     return said[: layers + further] if len(said) >= layers + further else said
 
 
-def _by_kind(config: dict[str, Any], where: str) -> list[int]:
+def _by_kind(config: Config, where: str) -> list[int]:
     """Ratios of layers that are named by their kind."""
     kinds, rates = config.get("layer_types"), config.get("compress_rates") or {}
     if not isinstance(kinds, list):
@@ -126,7 +119,7 @@ def _by_kind(config: dict[str, Any], where: str) -> list[int]:
     return [rates.get(kind, _KINDS[kind]) for kind in kinds]
 
 
-def _hashed(config: dict[str, Any], where: str) -> int:
+def _hashed(config: Config, where: str) -> int:
     """First layers whose experts the token's number chooses."""
     said = config.get("num_hash_layers")
     if isinstance(said, int):
@@ -139,4 +132,4 @@ def _hashed(config: dict[str, Any], where: str) -> int:
     return count
 
 
-FAMILIES = {"deepseek_v4": (NAMES, deepseek_v4)}
+FAMILIES = {"deepseek_v4": Family(NAMES, deepseek_v4)}

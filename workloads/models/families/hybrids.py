@@ -7,9 +7,10 @@ Source: transformers, models/{nemotron_h,qwen3_next}/configuration_*.py; Kimi Li
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from prestep.sim.errors import InputError
+from prestep.workloads.models.families import HYBRID, Config, Family, as_wide
+from prestep.workloads.models.families.llama import experts_of
 from prestep.workloads.models.hybrid import (
     ATTENTION,
     DELTA,
@@ -18,15 +19,8 @@ from prestep.workloads.models.hybrid import (
     KIMI,
 )
 
-NAMES = {
-    "hidden": "hidden_size",
-    "heads": "num_attention_heads",
-    "ffn": "intermediate_size",
-    "vocab": "vocab_size",
-}
 
-
-def _shared(config: dict[str, Any], where: str) -> dict[str, Any]:
+def _shared(config: Config, where: str) -> Config:
     if config.get("attention_bias") or config.get("mlp_bias"):
         expected = "false: hybrids with biases are not modelled"
         raise InputError.of(where, "attention_bias", "true", expected)
@@ -38,16 +32,7 @@ def _shared(config: dict[str, Any], where: str) -> dict[str, Any]:
     }
 
 
-def _as_wide(config: dict[str, Any], key: str, width: int | None, where: str) -> int:
-    """How many experts a shared one is as wide as."""
-    inner = config.get(key) or 0
-    if not width or inner % width:
-        expected = f"a multiple of an expert's width, {width}"
-        raise InputError.of(where, key, str(inner), expected)
-    return int(inner // width)
-
-
-def nemotron_h(config: dict[str, Any], where: str) -> dict[str, Any]:
+def nemotron_h(config: Config, where: str) -> Config:
     """Letters as Megatron has them."""
     activation = config.get("mlp_hidden_act", "relu2")
     if activation != "relu2":
@@ -73,27 +58,25 @@ def nemotron_h(config: dict[str, Any], where: str) -> dict[str, Any]:
         return made
     width = config.get("moe_intermediate_size")
     return made | {
-        "experts": config.get("n_routed_experts"),
-        "experts_per_token": config.get("num_experts_per_tok"),
+        **experts_of(config, "n_routed_experts"),
         "moe_ffn": width,
         "moe_latent": config.get("moe_latent_size") or None,
-        "shared_experts": _as_wide(
+        "shared_experts": as_wide(
             config, "moe_shared_expert_intermediate_size", width, where
         ),
         "router_bias": True,
     }
 
 
-def qwen3_next(config: dict[str, Any], where: str) -> dict[str, Any]:
+def qwen3_next(config: Config, where: str) -> Config:
     """Experts, or a plain feed-forward part, behind the gated delta rule and attention."""
-    config = {"num_experts": 512, "num_experts_per_tok": 10} | config
     mixers = _mixers(config, where, 48)
     behind = [_behind(layer, config) for layer in range(len(mixers))]
     made = _gated(config, where, mixers, behind)
     return made | _experts(config, where) if EXPERTS in behind else made
 
 
-def _behind(layer: int, config: dict[str, Any]) -> str:
+def _behind(layer: int, config: Config) -> str:
     """What is behind a layer's mixer (transformers, Qwen3NextDecoderLayer)."""
     plain = config.get("mlp_only_layers") or ()
     every = config.get("decoder_sparse_step", 1)
@@ -101,21 +84,20 @@ def _behind(layer: int, config: dict[str, Any]) -> str:
     return EXPERTS if routed and layer not in plain else FEED_FORWARD
 
 
-def qwen3_5(config: dict[str, Any], where: str) -> dict[str, Any]:
+def qwen3_5(config: Config, where: str) -> Config:
     """Qwen3.5's text model: that of Qwen3-Next with feed-forward layers."""
     mixers = _mixers(config, where, 32)
     return _gated(config, where, mixers, FEED_FORWARD * len(mixers))
 
 
-def qwen3_5_moe(config: dict[str, Any], where: str) -> dict[str, Any]:
+def qwen3_5_moe(config: Config, where: str) -> Config:
     """Qwen3.5's text model with experts."""
-    defaults = {"num_experts": 256, "num_experts_per_tok": 8}
     mixers = _mixers(config, where, 40)
     made = _gated(config, where, mixers, EXPERTS * len(mixers))
-    return made | _experts({**defaults, **config}, where)
+    return made | _experts(config, where)
 
 
-def _mixers(config: dict[str, Any], where: str, layers: int) -> str:
+def _mixers(config: Config, where: str, layers: int) -> str:
     """A letter for each layer: every `full_attention_interval`-th attends, the others have the gated delta rule."""
     kinds = config.get("layer_types") or [
         "linear_attention"
@@ -130,9 +112,7 @@ def _mixers(config: dict[str, Any], where: str, layers: int) -> str:
     return "".join(letters[kind] for kind in kinds)
 
 
-def _gated(
-    config: dict[str, Any], where: str, mixers: str, behind: Iterable[str]
-) -> dict[str, Any]:
+def _gated(config: Config, where: str, mixers: str, behind: Iterable[str]) -> Config:
     """Layers of a mixer and what is behind it."""
     made = _shared(config, where) | {
         "layer_pattern": "".join(map("".join, zip(mixers, behind, strict=True))),
@@ -143,7 +123,7 @@ def _gated(
     return made | _delta_rule(config) if DELTA in mixers else made
 
 
-def _delta_rule(config: dict[str, Any]) -> dict[str, Any]:
+def _delta_rule(config: Config) -> Config:
     """Sizes of the gated delta rule."""
     return {
         "linear_key_heads": config.get("linear_num_key_heads", 16),
@@ -154,20 +134,19 @@ def _delta_rule(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _experts(config: dict[str, Any], where: str) -> dict[str, Any]:
+def _experts(config: Config, where: str) -> Config:
     """Routed experts and a shared one."""
     width = config.get("moe_intermediate_size", 512)
     return {
-        "experts": config["num_experts"],
-        "experts_per_token": config["num_experts_per_tok"],
+        **experts_of(config, "num_experts"),
         "moe_ffn": width,
-        "shared_experts": _as_wide(
+        "shared_experts": as_wide(
             config, "shared_expert_intermediate_size", width, where
         ),
     }
 
 
-def kimi_linear(config: dict[str, Any], where: str) -> dict[str, Any]:
+def kimi_linear(config: Config, where: str) -> Config:
     """Latent attention in the layers that are named, Kimi delta attention in the others."""
     linear = config.get("linear_attn_config")
     if not isinstance(linear, dict) or "kda_layers" not in linear:
@@ -201,13 +180,15 @@ def kimi_linear(config: dict[str, Any], where: str) -> dict[str, Any]:
     }
 
 
+_NEXT = {"num_experts": 512, "num_experts_per_tok": 10}
+_ROUTED = {"num_experts": 256, "num_experts_per_tok": 8}
 FAMILIES = {
-    "nemotron_h": (NAMES, nemotron_h),
-    "qwen3_next": (NAMES, qwen3_next),
-    "kimi_linear": (NAMES, kimi_linear),
-    **dict.fromkeys(("qwen3_5", "qwen3_5_text"), (NAMES, qwen3_5)),
+    "nemotron_h": Family(HYBRID, nemotron_h),
+    "qwen3_next": Family(HYBRID, qwen3_next, _NEXT),
+    "kimi_linear": Family(HYBRID, kimi_linear),
+    **dict.fromkeys(("qwen3_5", "qwen3_5_text"), Family(HYBRID, qwen3_5)),
     **dict.fromkeys(
         ("qwen3_5_moe", "qwen3_5_moe_text"),
-        ({**NAMES, "ffn": "moe_intermediate_size"}, qwen3_5_moe),
+        Family({**HYBRID, "ffn": "moe_intermediate_size"}, qwen3_5_moe, _ROUTED),
     ),
 }

@@ -1,0 +1,63 @@
+"""DeepSeek-V2 and V3, Kimi K2, and those whose latent attention is to keys that an indexer chooses: V3.2, GLM-5.
+
+Source: transformers, models/{deepseek_v2,deepseek_v3,deepseek_v32,glm_moe_dsa}/configuration_*.py.
+"""
+
+from __future__ import annotations
+
+from prestep.workloads.models.families import LLAMA, Config, Family
+from prestep.workloads.models.families.llama import experts_of, llama
+from prestep.workloads.models.indexed import pattern_of
+
+
+def _deepseek(config: Config, where: str) -> Config:
+    heads = {
+        "num_key_value_heads": None,
+        "head_dim": config.get("qk_nope_head_dim", 128),
+    }
+    made = llama(config | heads, where) | {
+        "q_lora_rank": config.get("q_lora_rank"),
+        "kv_lora_rank": config.get("kv_lora_rank", 512),
+        "rope_head_dim": config.get("qk_rope_head_dim", 64),
+        "v_head_dim": config.get("v_head_dim", 128),
+    }
+    if not config.get("n_routed_experts"):
+        return made
+    return made | {
+        "moe_ffn": config.get("moe_intermediate_size"),
+        **experts_of(config, "n_routed_experts", shared_experts="n_shared_experts"),
+        "dense_layers": config.get("first_k_dense_replace", 0),
+        "moe_every": config.get("moe_layer_freq", 1),
+        # With "noaux_tc" a bias corrects the scores that experts are chosen by.
+        "router_bias": config.get("topk_method") == "noaux_tc",
+    }
+
+
+def _sparse(config: Config, where: str) -> Config:
+    kinds = list(config.get("mlp_layer_types") or ())
+    dense = kinds.index("sparse") if "sparse" in kinds else len(kinds) or 3
+    made = _deepseek({"first_k_dense_replace": dense} | config, where)
+    return made | _indexer(config)
+
+
+def _indexer(config: Config) -> Config:
+    """The indexer of sparse attention, and which layers have one (GlmMoeDsaConfig; DeepSeek's all have)."""
+    kinds = config.get("indexer_types") or config.get("index_topk_pattern") or ()
+    every = max(config.get("index_topk_freq") or 1, 1)
+    first = config.get("index_skip_topk_offset", 2)
+    pattern = pattern_of(config["num_hidden_layers"], every, first, kinds)
+    return {
+        "index_heads": config["index_n_heads"],
+        "index_head_dim": config.get("index_head_dim"),
+        "index_topk": config.get("index_topk", 2048),
+        "index_pattern": pattern or None,
+    }
+
+
+_CORRECTED = {"topk_method": "noaux_tc"}
+FAMILIES = {
+    "deepseek_v2": Family(LLAMA, _deepseek),
+    **dict.fromkeys(("deepseek_v3", "kimi_k2"), Family(LLAMA, _deepseek, _CORRECTED)),
+    "deepseek_v32": Family(LLAMA, _sparse, _CORRECTED | {"index_n_heads": 64}),
+    "glm_moe_dsa": Family(LLAMA, _sparse, _CORRECTED | {"index_n_heads": 32}),
+}

@@ -1,0 +1,48 @@
+"""Granite 4: Mamba-2 or attention, and experts with a shared one beside them, in every layer.
+
+Source: transformers, models/granitemoehybrid/configuration_granitemoehybrid.py.
+"""
+
+from __future__ import annotations
+
+from prestep.sim.errors import InputError
+from prestep.workloads.models.families import FULL, HYBRID, Config, Family, as_wide
+from prestep.workloads.models.hybrid import ATTENTION, EXPERTS, FEED_FORWARD, MAMBA
+
+#: Kinds of layers, and what transformers 5 calls them.
+_LETTERS = {
+    **dict.fromkeys(("mamba", "linear_attention"), MAMBA),
+    **dict.fromkeys(("attention", FULL), ATTENTION),
+}
+
+
+def _granite(config: Config, where: str) -> Config:
+    kinds = config.get("layer_types")
+    if not isinstance(kinds, list) or not set(kinds) <= _LETTERS.keys():
+        expected = 'a list of "mamba" and "attention"'
+        raise InputError.of(where, "layer_types", repr(kinds)[:60], expected)
+    experts, width = config.get("num_local_experts"), config.get("intermediate_size")
+    part = EXPERTS if experts else FEED_FORWARD
+    rotary = config.get("position_embedding_type") == "rope"
+    made = {
+        "layer_pattern": "".join(_LETTERS[one] + part for one in kinds),
+        "kv_heads": config.get("num_key_value_heads"),
+        "tied_embeddings": config.get("tie_word_embeddings", False),
+        "positions": "rope" if rotary else "none",
+        "mamba_heads": config.get("mamba_n_heads"),
+        "mamba_head_dim": config.get("mamba_d_head"),
+        "mamba_state": config.get("mamba_d_state"),
+        "mamba_groups": config.get("mamba_n_groups"),
+        "conv_width": config.get("mamba_d_conv"),
+    }
+    if not experts:
+        return made | {"ffn": config.get("shared_intermediate_size") or width}
+    return made | {
+        "moe_ffn": width,
+        "experts": experts,
+        "experts_per_token": config.get("num_experts_per_tok"),
+        "shared_experts": as_wide(config, "shared_intermediate_size", width, where),
+    }
+
+
+FAMILIES = {"granitemoehybrid": Family(HYBRID, _granite)}
