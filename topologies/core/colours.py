@@ -10,24 +10,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from prestep.topologies.core.links import Ints
-
-
-def numbered(values: np.ndarray) -> Ints:
-    """0, 1, ... by first appearance: equal values, or equal rows, have equal numbers.
-
-    Examples
-    --------
-    >>> numbered(np.array([7, 3, 7, 5])).tolist()
-    [0, 1, 0, 2]
-    """
-    axis = 0 if values.ndim > 1 else None
-    _, first, inverse = np.unique(
-        values, axis=axis, return_index=True, return_inverse=True
-    )
-    rank = np.empty(len(first), dtype=np.int64)
-    rank[np.argsort(first)] = np.arange(len(first))
-    return rank[inverse.reshape(-1)]
+from prestep.topologies.core.links import Ints, numbered
 
 
 def rounds(colours: Ints, sources: Ints, targets: Ints, labels: Ints) -> Iterator[Ints]:

@@ -211,6 +211,23 @@ def distinct(table: Ints) -> tuple[Ints, Ints]:
     return first, which
 
 
+def numbered(values: np.ndarray) -> Ints:
+    """0, 1, ... by first appearance: equal values, or equal rows, have equal numbers.
+
+    Examples
+    --------
+    >>> numbered(np.array([7, 3, 7, 5])).tolist()
+    [0, 1, 0, 2]
+    """
+    axis = 0 if values.ndim > 1 else None
+    _, first, inverse = np.unique(
+        values, axis=axis, return_index=True, return_inverse=True
+    )
+    rank = np.empty(len(first), dtype=np.int64)
+    rank[np.argsort(first)] = np.arange(len(first))
+    return rank[inverse.reshape(-1)]
+
+
 def groups(key: Ints) -> list[tuple[int, Ints]]:
     """Every value of `key` and where it stands."""
     order = np.argsort(key, kind="stable")

@@ -12,9 +12,15 @@ from functools import cached_property
 
 import numpy as np
 
-from prestep.topologies.core.colours import numbered
 from prestep.topologies.core.kinds import STORAGE_LINKS, rank_of
-from prestep.topologies.core.links import Bools, Ints, Links, Nodes, groups
+from prestep.topologies.core.links import (
+    Bools,
+    Ints,
+    Links,
+    Nodes,
+    groups,
+    numbered,
+)
 from prestep.topologies.routes.batch import Batch
 from prestep.topologies.routes.net import Net
 from prestep.topologies.routes.stubs import Pattern, Stubs

@@ -12,8 +12,8 @@ from itertools import islice
 
 import numpy as np
 
-from prestep.topologies.core.colours import numbered, rounds
-from prestep.topologies.core.links import Ints
+from prestep.topologies.core.colours import rounds
+from prestep.topologies.core.links import Ints, numbered
 from prestep.topologies.fabric import Fabric
 
 ROUNDS = 4
