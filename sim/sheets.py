@@ -75,8 +75,9 @@ def as_html(
     sheets: Sequence[Sheet],
     chips: Sequence[str] = (),
     first: tuple[str, str] = ("", ""),
+    lost: bool = False,
 ) -> str:
-    """The page.
+    """The page; its answer is red where something is ``lost``.
 
     Examples
     --------
@@ -87,7 +88,7 @@ def as_html(
     for at, sheet in enumerate(sheets):
         body = markup.markup(_table(sheet), *map(markup.paragraph, sheet.notes))
         parts.append((f"part{at}", sheet.title, body))
-    return html.page(title, answer, parts, chips=chips)
+    return html.page(title, answer, parts, chips=chips, lost=lost)
 
 
 def _table(sheet: Sheet) -> str:

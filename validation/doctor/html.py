@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from prestep.sim.exporters import html
-from prestep.sim.markup import element, markup, table
+from prestep.sim import sheets
+from prestep.sim.tables import Sheet
 from prestep.sim.units import percent
 from prestep.validation.doctor import page
 from prestep.validation.doctor.diagnosis import Diagnosis
@@ -14,36 +14,34 @@ from prestep.validation.doctor.logs import Run
 
 def render(diagnosis: Diagnosis, run: Run, cluster: str) -> str:
     """The page as HTML text."""
-    return html.page(
-        f"Is {cluster or 'this cluster'} as fast as good ones?",
-        page.verdict(diagnosis),
-        _sections(diagnosis),
-        chips=[page.extent(run, cluster), f"NCCL {run.version}"],
-        lost=diagnosis.abnormal,
-    )
+    title = f"Is {cluster or 'this cluster'} as fast as good ones?"
+    filled = [one for one in _sheets(diagnosis) if one.rows or one.notes]
+    chips = [page.extent(run, cluster), f"NCCL {run.version}"]
+    answer, lost = page.verdict(diagnosis), diagnosis.abnormal
+    return sheets.as_html(title, answer, filled, chips, lost=lost)
 
 
-def _sections(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
-    late = [element("li", str(delay)) for delay in diagnosis.delays]
-    yield "ranks", "Ranks that hold others up", element("ul", *late) if late else ""
-    yield "causes", "Causes, the likeliest first", _causes(diagnosis)
-    yield "lines", "What the logs show", _lines(diagnosis)
-    items = [element("li", page.part_line(part)) for part in diagnosis.parts]
-    yield "parts", "Beside good machines", element("ul", *items) if items else ""
-    tables = (
-        table(
-            page.HEAD,
-            [page.size_cells(size) for size in sweep.sizes],
-            caption=page.heading(sweep),
-        )
-        for sweep in diagnosis.sweeps
-    )
-    yield "sizes", "Every size", markup(*tables)
+def _sheets(diagnosis: Diagnosis) -> Iterator[Sheet]:
+    delays = [str(delay) for delay in diagnosis.delays]
+    yield Sheet("Ranks that hold others up", (), (), notes=delays)
+    yield _causes(diagnosis)
+    shown = {"shows": diagnosis.signs, "rules out": diagnosis.ruled_out}
+    lines = [
+        (what, name, sign.where, sign.text)
+        for what, causes in shown.items()
+        for name, signs in causes.items()
+        for sign in signs
+    ]
+    yield Sheet("What the logs show", ("", "cause", "line", "text"), lines, texts=4)
+    parts = [page.part_line(part) for part in diagnosis.parts]
+    yield Sheet("Beside good machines", (), (), notes=parts)
+    for sweep in diagnosis.sweeps:
+        sizes = [page.size_cells(size) for size in sweep.sizes]
+        yield Sheet(page.heading(sweep), page.HEAD, sizes)
 
 
-def _causes(diagnosis: Diagnosis) -> str:
-    if not diagnosis.suspects:
-        return ""
+def _causes(diagnosis: Diagnosis) -> Sheet:
+    """Suspects, and what to look at for the first of them."""
     listed = [
         (str(place), one)
         for place, group in enumerate(diagnosis.suspects, 1)
@@ -54,25 +52,5 @@ def _causes(diagnosis: Diagnosis) -> str:
         for place, one in listed
     ]
     heads = ("place", "cause", "as it was predicted", "of the difference")
-    checks = (
-        element("li", element("b", one.cause.title), ": ", *_code(one.cause.check))
-        for _, one in listed[:3]
-    )
-    return markup(table(heads, rows, texts=3), element("ul", *checks))
-
-
-def _code(text: str) -> Iterator[str]:
-    """A text whose commands stand between backticks."""
-    for number, part in enumerate(text.split("`")):
-        yield element("code", part) if number % 2 else part
-
-
-def _lines(diagnosis: Diagnosis) -> str:
-    shown = {"shows": diagnosis.signs, "rules out": diagnosis.ruled_out}
-    rows = [
-        (what, name, sign.where, sign.text)
-        for what, causes in shown.items()
-        for name, signs in causes.items()
-        for sign in signs
-    ]
-    return table(("", "cause", "line", "text"), rows, texts=4) if rows else ""
+    checks = [f"{one.cause.title}: {one.cause.check}" for _, one in listed[:3]]
+    return Sheet("Causes, the likeliest first", heads, rows, texts=3, notes=checks)
