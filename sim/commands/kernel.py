@@ -128,6 +128,8 @@ def _chain(gpu: costs.Gpu, asked: kernels.Kernel) -> Iterator[str]:
 def _times(gpu: costs.Gpu, asked: kernels.Kernel) -> dict[str, Any]:
     """Times of a kernel, what bounds it, and what that rests on."""
     time, alone = gpu.in_step(asked), gpu.duration(asked)
+    if gpu.power is not None:  # the clock falls to what the limit allows
+        time *= gpu.load(asked).slowest
     flops, (_, size) = kinds.arithmetic(asked), kinds.work(asked)
     # What tensor cores do not compute, CUDA cores do, in 32 bits whatever the format of the operands.
     units = asked.dtype if kinds.work(asked)[0] > 0 else "fp32"

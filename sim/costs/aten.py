@@ -14,7 +14,6 @@ from dataclasses import replace
 from prestep.sim.costs import convolutions
 from prestep.sim.costs.estimators.roofline import Roofline
 from prestep.sim.costs.kinds import DTYPE_BYTES, work
-from prestep.sim.costs.positions import is_attention
 from prestep.sim.graph.kernel import (
     CHUNK,
     CHUNKS,
@@ -127,7 +126,7 @@ class Base:
         arithmetic = flops / (ARITHMETIC * self._roofline.peak_of(kernel.dtype))
         if convolutions.is_convolution(kernel):
             return FLOOR + self._convolution(kernel, arithmetic, memory)
-        if is_attention(kernel):
+        if kernel.is_attention:
             arithmetic = max(arithmetic * _padding(kernel), _one_block(kernel))
         apart = max(rule(kernel) for rule in APART)
         return FLOOR + _by_group(kernel) + max(memory, arithmetic, apart)

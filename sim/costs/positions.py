@@ -75,7 +75,7 @@ def stream_axes(kernel: Kernel) -> tuple[float, ...]:
 
 def axes(kernel: Kernel) -> tuple[float, ...]:
     """Position of a kernel among the rows of its kind, in octaves."""
-    if is_attention(kernel):
+    if kernel.is_attention:
         return _attention_axes(kernel)
     if "convolution" in kernel.kind and len(kernel.shape) == 9:
         return _convolution_axes(kernel)
@@ -84,10 +84,6 @@ def axes(kernel: Kernel) -> tuple[float, ...]:
     if len(kernel.shape) == 1:
         return *_octaves(kernel.shape[0]), math.log2(work(kernel)[1] / kernel.shape[0])
     return _octaves(*kernel.shape)
-
-
-def is_attention(kernel: Kernel) -> bool:
-    return "attention" in kernel.kind and len(kernel.shape) == 6
 
 
 def is_wide(kernel: Kernel) -> bool:
