@@ -14,6 +14,8 @@ from functools import cached_property
 
 import numpy as np
 
+from prestep.topologies.core.links import compact
+
 # Relative: levels of two links that differ by less count as equal, so that symmetric links freeze in one round.
 EQUAL = 1e-9
 # Incidences below this share of the fabric's links: number the links in use anew instead of making columns for all.
@@ -154,7 +156,7 @@ def _columns(
     """Links in use (None: all), the entries' positions among them, and what they have free."""
     if len(links) >= SPARSE * len(bandwidth):
         return None, links, np.array(bandwidth, dtype=np.float64)
-    used, link = np.unique(links, return_inverse=True)
+    used, link = compact(links)
     return used, link, bandwidth[used].astype(np.float64)
 
 

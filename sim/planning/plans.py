@@ -16,7 +16,7 @@ from prestep.sim.collectives.wires import paths
 from prestep.sim.graph.opgraph import Comm
 from prestep.sim.planning import host_memory
 from prestep.sim.planning.job import Machine
-from prestep.topologies.core.links import Ints
+from prestep.topologies.core.links import Ints, compact
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.routes.symmetry import Symmetry
 from prestep.workloads.lowered import Layout
@@ -125,7 +125,7 @@ def _merged(plans: Sequence[Plan]) -> Plan:
     first = plans[0]
     if len(plans) == 1:
         return first
-    links, at = np.unique(np.concatenate([p.links for p in plans]), return_inverse=True)
+    links, at = compact(np.concatenate([p.links for p in plans]))
     usage, data = (
         np.bincount(at, np.concatenate(amounts), len(links))
         for amounts in zip(*((p.usage, p.data_usage) for p in plans), strict=True)

@@ -228,6 +228,25 @@ def numbered(values: np.ndarray) -> Ints:
     return rank[inverse.reshape(-1)]
 
 
+def compact(rows: Ints) -> tuple[Ints, Ints]:
+    """The distinct ones of some rows, ascending, and the place of each row among them.
+
+    Examples
+    --------
+    >>> [part.tolist() for part in compact(np.array([7, 3, 7]))]
+    [[3, 7], [1, 0, 1]]
+    """
+    size = int(rows.max(initial=-1)) + 1
+    if len(rows) < size // 64:
+        return np.unique(rows, return_inverse=True)
+    # Marks among all rows take a tenth of the time of a sort.
+    met = np.zeros(size, dtype=bool)
+    met[rows] = True
+    distinct_rows, place = np.flatnonzero(met), np.empty(size, dtype=np.int64)
+    place[distinct_rows] = np.arange(len(distinct_rows))
+    return distinct_rows, place[rows]
+
+
 def groups(key: Ints) -> list[tuple[int, Ints]]:
     """Every value of `key` and where it stands."""
     order = np.argsort(key, kind="stable")

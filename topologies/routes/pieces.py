@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from prestep.topologies.core.links import Floats, Ints
+from prestep.topologies.core.links import Floats, Ints, compact
 
 
 class Piece(NamedTuple):
@@ -38,7 +38,7 @@ def add_loads(
     for piece in pieces:
         each = np.multiply.outer(sent[piece.pairs], piece.share).ravel()
         # Few rows of a large cluster: what they carry is added up among themselves.
-        rows, where = np.unique(piece.rows.ravel(), return_inverse=True)
+        rows, where = compact(piece.rows.ravel())
         total[rows] += np.bincount(where, weights=each)
     for core in cores:
         total[core.rows] += core.share * sent[core.pairs].sum()

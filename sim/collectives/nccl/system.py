@@ -80,6 +80,14 @@ class System:
     pcie: tuple[int, ...]
     amd: bool
 
+    @cached_property
+    def _memory(self) -> dict[tuple[object, ...], dict[Any, Any]]:
+        return {}
+
+    def once(self, *key: object) -> dict[Any, Any]:
+        """What walks over the host have worked out, under all that it depends on."""
+        return self._memory.setdefault(key, {})
+
     @property
     def most(self) -> int:
         """MB/s of the best way that a channel takes: between GPUs, or out of the host."""

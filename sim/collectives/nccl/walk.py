@@ -88,16 +88,7 @@ class Walk:
     nets: list[list[int]] = field(default_factory=list)
     used: list[set[int]] = field(default_factory=list)
     hops: int = 0
-    # What the walk asks for again at every step, each worked out once.
-    choices: dict[int | None, list[int]] = field(default_factory=dict)
-    beginnings: dict[int, tuple[Tolls, list[int]]] = field(default_factory=dict)
-    exits: dict[int, dict[int, Toll]] = field(default_factory=dict)
-    onto: dict[int, Tolls] = field(default_factory=dict)
-    pairs: dict[int, list[int]] = field(default_factory=dict)
     walked: dict[tuple[object, ...], int] = field(default_factory=dict)
-    rankings: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = field(
-        default_factory=dict
-    )
 
     def __post_init__(self) -> None:
         system, target = self.system, self.target
@@ -112,6 +103,22 @@ class Walk:
         self.switch = tuple(
             Tolls(switched, speed, target.type_inside)
             for speed in (self.inside, 2 * self.inside)
+        )
+        # What walks ask for again at every step, for all that it is the same for.
+        one_way, far = target.pattern in ONE_WAY, target.type_between
+        self.choices: dict[int | None, list[int]] = system.once("choices", far)
+        self.beginnings: dict[int, tuple[Tolls, list[int]]] = system.once(
+            "beginnings", far, self.between, one_way
+        )
+        self.exits: dict[int, dict[int, Toll]] = system.once(
+            "exits", far, self.net_speed, one_way
+        )
+        self.onto: dict[int, Tolls] = system.once(
+            "onto", target.type_inside, self.inside
+        )
+        self.pairs: dict[int, list[int]] = system.once("pairs", target.pattern)
+        self.rankings: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = (
+            system.once("rankings")
         )
 
     def run(self) -> None:

@@ -91,9 +91,12 @@ class Builder:
                     ):
                         following.append(other)
             nodes = list(dict.fromkeys(following))
+        if not self.intel:
+            return ways
+        kinds = (node.kind for node in self.nodes)
         return [
-            self._priced(way, node.kind)
-            for way, node in zip(ways, self.nodes, strict=True)
+            self._dear(way) if way.type == PHB and kind == "gpu" else way
+            for way, kind in zip(ways, kinds, strict=True)
         ]
 
     def _leads_on(self, base: int, node: int, other: int, kind: int, way: Way) -> bool:
@@ -111,8 +114,8 @@ class Builder:
         if (rival.speed and rival.hops <= way.hops) or rival.speed >= speed:
             return False
         type_ = max(way.type, self._type(node, other, kind, way))
-        links = (self.reverse[at], *way.links)
-        ways[other] = Way(type_, way.hops + 1, speed, links)
+        links, cost = (self.reverse[at], *way.links), (1.0, *way.cost)
+        ways[other] = Way(type_, way.hops + 1, speed, links, cost)
         return True
 
     def _type(self, node: int, other: int, kind: int, way: Way) -> int:
@@ -126,12 +129,10 @@ class Builder:
             return PXB
         return LOC if kind == NET else kind
 
-    def _priced(self, way: Way, start: str) -> Way:
-        dear = self.intel and way.type == PHB and start == "gpu"
-        cost = tuple(
-            INTEL if dear and self.type[at] == PIX else 1.0 for at in way.links
-        )
-        return Way(way.type, way.hops, way.speed, way.links, cost)
+    def _dear(self, way: Way) -> Way:
+        """A way over an Intel CPU, which takes more of PCIe links."""
+        cost = (INTEL if self.type[at] == PIX else 1.0 for at in way.links)
+        return way._replace(cost=tuple(cost))
 
 
 def reversed_bits(number: int, power: int) -> int:
