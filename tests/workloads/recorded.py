@@ -14,8 +14,7 @@ from prestep.workloads.parallel.tensor import ExpertParallel
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.block import Block, BlockParallel
 from prestep.workloads.torch.compiled import compiled_block
-from prestep.workloads.torch.convnet import ResNet
-from prestep.workloads.torch.mlp import MultilayerPerceptron, mse_loss
+from prestep.workloads.torch.convnet import MultilayerPerceptron, ResNet, mse_loss
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor

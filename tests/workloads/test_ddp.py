@@ -22,8 +22,7 @@ from prestep.workloads.parallel.tensor import ExpertParallel
 from prestep.workloads.sharding.buckets import BucketPolicy
 from prestep.workloads.sharding.ddp import DistributedDataParallel
 from prestep.workloads.torch import aten
-from prestep.workloads.torch.convnet import ResNet
-from prestep.workloads.torch.mlp import MultilayerPerceptron, mse_loss
+from prestep.workloads.torch.convnet import MultilayerPerceptron, ResNet, mse_loss
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer

@@ -15,10 +15,43 @@ from prestep.workloads.torch.modules import Module, without
 from prestep.workloads.torch.tape import Tape, Tensor
 
 with lazily():
-    from prestep.workloads.torch import further, liger
+    from prestep.workloads.torch import liger
 
 if TYPE_CHECKING:
     from prestep.workloads.sharding.module_unit import ModuleUnit
+
+
+class Further(Module):
+    """Multi-token prediction: the ``index``-th block, behind the last one, predicts a later token (arXiv 2412.19437).
+
+    Operators are those of DeepSeek-V3's module: the state and the next token's embedding, both normed, beside each
+    other, projected to one state; a block; a norm before the head that all predictions share. What is outside the block
+    is whole on every tensor-parallel rank, as the last norm and the head are.
+    """
+
+    def __init__(
+        self, t: Tape, m: ModelSpec, index: int, parallel: BlockParallel
+    ) -> None:
+        super().__init__()
+        norms = (self.child(Norm(t, m)) for _ in range(3))
+        self.state_norm, self.word_norm, self.last_norm = norms
+        self.projection = self.add(t, m.hidden, 2 * m.hidden, name="eh_proj")
+        self.block = self.child(Block(t, m, index, parallel))
+
+    def forward(
+        self,
+        t: Tape,
+        state: Tensor,
+        words: Tensor,
+        run_block: Callable[[Block, Tensor], Tensor],
+    ) -> Tensor:
+        """The state behind the block, which the next prediction begins with; `last_norm` stands before the head."""
+        t.cpu("module")
+        state = self.state_norm.forward(t, state)
+        words = self.word_norm.forward(t, words)
+        both = aten.cat(t, [state, words])
+        del state, words
+        return run_block(self.block, F.linear(t, both, self.projection))
 
 
 class Transformer(Module):
@@ -52,7 +85,7 @@ class Transformer(Module):
         self.norm = self.child(Norm(t, m)) if last else None
         self.head = self._head(t, m) if last else None
         self.further = [
-            self.child(further.Further(t, m, m.layers + i, self.parallel))
+            self.child(Further(t, m, m.layers + i, self.parallel))
             for i in range(m.mtp_layers if last else 0)
         ]
         #: FSDP's groups of the embedding, and of norm and head, where they have groups of their own.

@@ -35,7 +35,6 @@ with lazily():
         convnet,
         liger,
         low_rank,
-        mlp,
         vision,
         written_out,
     )
@@ -99,10 +98,10 @@ class WrappedModel(Replica):
     def _network(self) -> Callable[[], Tensor]:
         """A network that is no transformer; its inputs stay on the device for the whole run."""
         t, m, batch = self.tape, self.spec, self.job.training.micro_batch
-        net: mlp.MultilayerPerceptron | convnet.ResNet
+        net: convnet.MultilayerPerceptron | convnet.ResNet
         loss: Callable[[Tape, Tensor], Tensor]
         if m.kind == "mlp":
-            net, loss = mlp.MultilayerPerceptron(t, m), mlp.mse_loss
+            net, loss = convnet.MultilayerPerceptron(t, m), convnet.mse_loss
             sample = m.sizes[0] + m.sizes[-1]
         else:
             net, loss = convnet.ResNet(t, m), aten.cross_entropy
