@@ -127,6 +127,7 @@ def measured(gpu: str) -> list[Case]:
         "indexer",
         "indexer_sort",
         "pairs",
+        "pairs_more",
     )
     parts = "", *(f".{name}" for name in later)
     paths = (FOLDER / f"{gpu}{part}.jsonl.gz" for part in parts)
@@ -369,6 +370,17 @@ def _sampled(row: dict[str, Any], operation: Operation) -> Operation:
     return replace(operation, arguments=(*tensors, None, *numbers, *rest))
 
 
+def _patched(row: dict[str, Any], operation: Operation) -> Operation:
+    """Patches of pictures that want no gradient, one beside the other."""
+    if "convolution" not in operation.name:
+        return operation
+    patch = row["size"][-1]
+    tensors = tuple(v for v in operation.arguments if isinstance(v, Operand))
+    numbers = ((patch, patch), (0, 0), (1, 1), False, (0, 0), 1)
+    mask = () if row["way"] == "fwd" else ((False, True, False),)
+    return replace(operation, arguments=(*tensors, None, *numbers, *mask))
+
+
 def _of_channels(row: dict[str, Any], operation: Operation) -> Operation:
     """The dimensions of a bias's gradient as the tuple that they are."""
     if _base(operation) != "sum":
@@ -509,6 +521,7 @@ REBUILT = {
     "conv_small_rows": _domain_convolution,
     "conv_filters": _domain_convolution,
     "conv_by_sample": _sampled,
+    "patch_tokens": _patched,
     "conv_by_sample_narrow": _sampled,
     "uneven_indices": _of_groups,
     "conv_by_sample_wide": _sampled,

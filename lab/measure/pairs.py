@@ -1,7 +1,8 @@
 """Operations of kinds that twelve programs of two GPUs showed to be off (`lab/cases/pairs`).
 
 Batch norms whose statistics are exchanged (`torch.nn.SyncBatchNorm`): their four parts in both memory formats, and rows
-chosen by a mask; dilated filters of long rows. Sizes are grids, and no program's.
+chosen by a mask; dilated filters of long rows. Attention over few tokens with masks and dropout, and patches of
+pictures whose gradients come in the order of tokens. Sizes are grids, and no program's.
 """
 
 from __future__ import annotations
@@ -10,8 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 
-from lab.measure.case import Call, Case, Tensors, both
+from lab.measure.case import Build, Call, Case, Tensors, both
 from lab.measure.strays import _conv
 
 ROUND = 9
@@ -29,9 +31,28 @@ ROWS = (
     (8, 384, 384, 4096, 2), (2, 768, 768, 8192, 5), (64, 64, 128, 2048, 7),
 )  # fmt: skip
 GAPS = 1, 2, 4, 8, 16, 64
+#: Batch, heads, queries, keys, width of heads.
+FEW = (
+    (16, 16, 384, 384, 64), (64, 12, 128, 128, 64), (24, 20, 320, 320, 64), (48, 16, 192, 192, 64),
+    (128, 8, 96, 96, 64), (32, 8, 512, 128, 64), (16, 12, 128, 640, 64), (8, 16, 768, 768, 64), (32, 8, 256, 256, 128),
+    (96, 6, 224, 224, 32), (4, 24, 1024, 1024, 64), (64, 16, 80, 80, 80),
+)  # fmt: skip
+KINDS: dict[str, dict[str, Any]] = {
+    "mask": {"mask": True},
+    "mask_dropout": {"mask": True, "dropout_p": 0.1},
+    "dropout": {"dropout_p": 0.1},
+    "causal": {"is_causal": True},
+    "causal_dropout": {"is_causal": True, "dropout_p": 0.1},
+}
+#: Batch, side of the picture, channels, side of a patch.
+PATCHES = (
+    (128, 224, 512, 32), (64, 256, 1024, 16), (192, 192, 768, 32), (32, 384, 1024, 32), (96, 224, 640, 14),
+    (48, 160, 384, 16), (256, 128, 512, 16), (16, 512, 768, 16),
+)  # fmt: skip
 
 
 def cases() -> Iterator[Case]:
+    shape: tuple[int, ...]
     for shape in PICTURES:
         for dtype in ("fp32", "bf16"):
             for last in (False, True):
@@ -50,6 +71,48 @@ def cases() -> Iterator[Case]:
             for dtype in ("tf32", "bf16"):
                 build = _conv(1, (batch, c, k, length, kernel, 1, gap), dtype)
                 yield from both("rows_dilated", "conv1d", size, build, {"dtype": dtype}, ROUND)  # fmt: skip
+    for shape in FEW:
+        for kind, options in KINDS.items():
+            build = _attended(shape, options)
+            setting = {"dtype": "bf16", "backend": "cudnn", "kind": kind}
+            yield from both("attention_masked", "sdpa", shape, build, setting, ROUND)
+    for shape in PATCHES:
+        for dtype in ("fp16", "bf16", "tf32"):
+            build = _embedded(shape, dtype)
+            yield from both("patch_tokens", "conv2d", shape, build, {"dtype": dtype}, ROUND)  # fmt: skip
+
+
+def _attended(shape: Sequence[int], options: dict[str, Any]) -> Build:
+    batch, heads, queries, keys, width = shape
+
+    def build(on: Tensors) -> tuple[Call, Sequence[Any]]:
+        q, k, v = (
+            on.normal(batch, length, heads, width).transpose(1, 2).detach().requires_grad_()
+            for length in (queries, keys, keys)
+        )  # fmt: skip
+        given = {name: value for name, value in options.items() if name != "mask"}
+        if "mask" in options:
+            given["attn_mask"] = on.normal(batch, 1, 1, keys).expand(-1, heads, queries, -1)  # fmt: skip
+
+        def call() -> Any:
+            with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.CUDNN_ATTENTION):  # fmt: skip
+                return F.scaled_dot_product_attention(q, k, v, **given)
+
+        return call, [q, k, v]
+
+    return build
+
+
+def _embedded(shape: Sequence[int], dtype: str) -> Build:
+    batch, side, channels, patch = shape
+
+    def build(on: Tensors) -> tuple[Call, Sequence[Any]]:
+        torch.backends.cudnn.allow_tf32 = dtype == "tf32"
+        x = on.normal(batch, 3, side, side, dtype=dtype)
+        w = on.normal(channels, 3, patch, patch, dtype=dtype, grad=True)
+        return lambda: F.conv2d(x, w, None, patch).flatten(2).transpose(1, 2), [w]
+
+    return build
 
 
 Part = Callable[[Any, Any, Any, Any, Any, Any], Any]

@@ -44,11 +44,12 @@ def _formatted(
 ) -> tuple[bool, list[tuple[Operand, Operand]]]:
     """Whether cuDNN is called with channels last, and each operand that lies otherwise with its copy.
 
-    One operand whose channels lie next to each other is enough for all to be copied so (ATen/native/ConvUtils.h).
-    Many 1x1 filters and those of single channels lie in both formats at once. Elsewhere operands are made contiguous.
+    A picture or a filter whose channels lie next to each other is enough for all to be copied so, a gradient is not
+    (ATen/native/ConvUtils.h). Many 1x1 filters and those of single channels lie in both formats at once. Elsewhere
+    operands are made contiguous.
     """
     pictures = [each for each in operands if len(each.shape) == 4]
-    last = any(map(_only_channels_last, pictures))
+    last = any(map(_only_channels_last, pictures[:2]))
     wanted = _channels_last if last else _in_order
     targets = [(each, wanted(each)) for each in (pictures if last else operands)]
     return last, [pair for pair in targets if not follows(pair[0], pair[1].strides)]
