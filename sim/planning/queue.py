@@ -2,7 +2,8 @@
 
 An operation that waits, for its stream or for an event, holds up whatever was launched after it, on any stream. On an
 H200 a product launched behind a second kernel of another stream began when that stream's first one had ended; with two
-connections, or in a CUDA graph, at once (lab/cases/launch-order).
+connections, or in a CUDA graph, at once (lab/cases/launch-order). Megatron keeps communications from following each
+other for this reason (core/distributed/distributed_data_parallel.py).
 """
 
 from __future__ import annotations

@@ -287,7 +287,10 @@ def test_tokens_travel_beside_another_microbatch_only() -> None:
                 "model": model,
                 "training": {**training, "microbatches": microbatches},
                 "parallel": {"dp": 16, "ep": 16},
-                "megatron": {"overlap_moe_expert_parallel_comm": overlap},
+                "megatron": {
+                    "overlap_moe_expert_parallel_comm": overlap,
+                    "device_connections": 32,  # one queue would hold up the other microbatch
+                },
             }
             step = predict(parse_scenario(tables, "test"))
             exposed[microbatches, overlap] = step.breakdown["exposed_ep"]

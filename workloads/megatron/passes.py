@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -55,12 +56,17 @@ def forward(source: Source, results: Dropped | None = None) -> Forward:
     return Forward(t, module, x, y, before)
 
 
+def _whole(first: int, last: int | None) -> Pass:
+    raise NotImplementedError("passes that were joined have no parts")
+
+
 @dataclass(frozen=True, eq=False)
 class Pass:
     """One direction of a unit: its operations on one rank, and the host's time for the first and for all, s.
 
     Where the host waits for the GPU within, that is the end of one pass (``waits``) and the ``rest`` is another;
-    ``whole`` has the operations of all.
+    ``whole`` has the operations of all. ``at`` has by the name of a parameter the operation that may read it first,
+    or behind which its gradient is there; ``between`` makes passes from one operation to another (to the end: None).
     """
 
     name: str
@@ -71,6 +77,8 @@ class Pass:
     rest: Pass | None = None
     whole: OpGraph | None = None
     repeated: dict[int, tuple[Chain, Chain]] = field(default_factory=dict)
+    at: dict[str, int] = field(default_factory=dict)
+    between: Callable[[int, int | None], Pass] = _whole
 
     @property
     def launches(self) -> int:
@@ -107,8 +115,16 @@ class Pass:
 NOTHING = Pass("nothing", OpGraph((), (), (), (), PHASES, {}), 0.0, 0.0)
 
 
-def pass_of(name: str, program: Program, shared: Shared) -> Pass:
+def pass_of(
+    name: str, program: Program, shared: Shared, places: dict[str, int] | None = None
+) -> Pass:
     """A pass of recorded operations, cut where the host waits; their host times are kept apart."""
+
+    @cache
+    def between(first: int, last: int | None) -> Pass:
+        end = len(program) if last is None else last
+        return pass_of(name, part(program, first, end), shared)
+
     stops = np.flatnonzero(program.kind == SYNC).tolist()
     begins = part(program, 0, stops[0] if stops else len(program))
     parts = [_uncut(name, begins, shared)]
@@ -119,7 +135,8 @@ def pass_of(name: str, program: Program, shared: Shared) -> Pass:
     made = parts.pop()
     while parts:
         made = replace(parts.pop(), waits=True, rest=made)
-    return replace(made, whole=_graph(program, shared)) if stops else made
+    whole = _graph(program, shared) if stops else None
+    return replace(made, whole=whole, at=places or {}, between=between)
 
 
 def _after_stop(

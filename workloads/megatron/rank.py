@@ -62,6 +62,7 @@ class Held(NamedTuple):
 class DataParallel:
     """What a rank's passes do with gradients and parameters besides computing."""
 
+    rank: Rank
     clips: bool  # gradients are scaled in place before the optimizer reads them
     updates_shards: bool = False  # the optimizer updates the parameters that are held, and has no copy of them
     offloads: bool = False  # gradients go to the host's memory as they are reduced
@@ -78,7 +79,7 @@ class DataParallel:
     @property
     def updated_tensors(self) -> float:
         """Tensors of which the optimizer updates a part here."""
-        raise NotImplementedError
+        return self.rank.tensors
 
     def forward(self, stage: int) -> None:
         """A stage's forward pass."""

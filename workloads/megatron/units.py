@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from functools import cache, cached_property, partial
+from functools import cached_property, partial
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.sim.graph.opgraph import Program
 from prestep.workloads.exchanges.context import Context
 from prestep.workloads.job import JobSpec
 from prestep.workloads.job.layout import microbatches_of
@@ -31,7 +30,6 @@ from prestep.workloads.precision import precision
 from prestep.workloads.routing import Loads
 from prestep.workloads.torch.again import NEVER, Again, Kept
 from prestep.workloads.torch.modules import Module
-from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape, Tensor
 
 
@@ -41,10 +39,7 @@ class Unit:
 
     ``parameters`` counts this rank's trained parameters by name, ``frozen`` those that stay as they are; ``matrices``
     are those that an orthogonal update takes. ``casts`` are bytes that a step's first microbatch moves for its weights
-    before they are multiplied. ``reads`` has the first operation of the forward pass that may read a
-    parameter, by its name, and ``writes`` the operations of the backward pass up to its gradient;
-    ``between`` is a part of the forward pass, from one operation to another (to the end: None), and
-    ``between_backward`` one of the backward pass.
+    before they are multiplied.
     """
 
     name: str
@@ -53,10 +48,6 @@ class Unit:
     kept: dict[str, float]
     transient: float
     parameters: dict[str, int]
-    reads: dict[str, int]
-    between: Callable[[int, int | None], Pass]
-    writes: dict[str, int]
-    between_backward: Callable[[int, int | None], Pass]
     split: Callable[[], Halves] | None = None
     matrices: tuple[Matrices, ...] = ()
     frozen: dict[str, int] = field(default_factory=dict)
@@ -99,34 +90,19 @@ def record(source: Source, again: Again, casting: float = 0.0) -> Unit:
     ahead = part(whole, 0, cut)
     begin = 0 if again.from_input else cut
     back = part(whole, begin, len(whole))
+    gradients = {parameter: at - begin for parameter, at in t.writes.items()}
     return Unit(
         name,
-        pass_of(f"{name} forward", ahead, t.shared),
-        pass_of(f"{name} backward", back, t.shared),
+        pass_of(f"{name} forward", ahead, t.shared, t.reads),
+        pass_of(f"{name} backward", back, t.shared, gradients),
         kept,
         transient,
         _parameter_counts(module, trained=True),
-        {p.name: t.reads[p.name] for p in module.parameters if p.name in t.reads},
-        cache(partial(_between, f"{name} forward", ahead, t.shared)),
-        {
-            p.name: t.writes[p.name] - begin
-            for p in module.parameters
-            if p.name in t.writes
-        },
-        cache(partial(_between, f"{name} backward", back, t.shared)),
         partial(halves, source, again.full),
         _matrices(module),
         _parameter_counts(module, trained=False),
         casting * sum(p.elements for p in module.parameters if len(p.shape) > 1),
     )
-
-
-def _between(
-    name: str, program: Program, shared: Shared, first: int, last: int | None
-) -> Pass:
-    """The operations of a pass from one to another."""
-    end = len(program) if last is None else last
-    return pass_of(name, part(program, first, end), shared)
 
 
 def _matrices(module: Module) -> tuple[Matrices, ...]:

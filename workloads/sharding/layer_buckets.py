@@ -71,16 +71,6 @@ class Bucketed:
     stretches: tuple[Stretch, ...]
 
 
-def whole(rank: Rank, parts: Sequence[Part]) -> Bucketed:
-    """A chunk as one bucket."""
-    last = len(parts) - 1
-    bucket = total(rank, parts)
-    stretches = [Stretch(unit, times, 0, 1) for unit, times in parts]
-    if last >= 0:
-        stretches[0] = replace(stretches[0], completes=(0,))
-    return Bucketed((bucket,), tuple(stretches))
-
-
 def total(rank: Rank, parts: Sequence[Part]) -> Bucket:
     """All parameters of some units."""
     everything = Bucket()
@@ -97,9 +87,7 @@ def bucketed(rank: Rank, parts: Sequence[Part], policy: BucketPolicy) -> Buckete
     if len(apart) == len({unit.name for unit, _ in runs}):
         apart = set()
     buckets, owners = _filled(rank, runs, apart, policy)
-    return Bucketed(
-        tuple(buckets), tuple(_stretches(runs, owners, len(buckets), policy))
-    )
+    return Bucketed(tuple(buckets), tuple(_stretches(runs, owners, len(buckets))))
 
 
 def _runs(parts: Sequence[Part]) -> Iterator[tuple[Unit, bool]]:
@@ -148,17 +136,14 @@ def _pieces(rank: Rank, unit: Unit) -> Iterator[Weights]:
 
 
 def _stretches(
-    runs: Sequence[tuple[Unit, bool]],
-    owners: Sequence[Sequence[int]],
-    count: int,
-    policy: BucketPolicy,
+    runs: Sequence[tuple[Unit, bool]], owners: Sequence[Sequence[int]], count: int
 ) -> Iterator[Stretch]:
     """Runs on end as far as nothing is waited for, or complete, between them."""
     seen: set[int] = set()
     open_: Stretch | None = None
     for (unit, _), held in zip(runs, owners, strict=True):
         # The run that has a bucket's first parameter is the last one, backward, to bring a gradient.
-        completes, within = _completions(unit, held, sorted(set(held) - seen), policy)
+        completes, within = _completions(unit, held, sorted(set(held) - seen))
         seen.update(held)
         (_, needs), *later = _demands(unit, held)
         alone = completes or later or (open_ and open_.later)
@@ -179,7 +164,7 @@ def _demands(unit: Unit, held: Sequence[int]) -> list[tuple[int, int]]:
     if len(held) != len(unit.parameters):  # experts lie in one bucket
         return demands
     names = zip(unit.parameters, held, strict=True)
-    for operation, bucket in sorted((unit.reads.get(n, 0), at) for n, at in names):
+    for operation, bucket in sorted((unit.forward.at.get(n, 0), at) for n, at in names):
         before, needed = demands[-1]
         if bucket > needed:
             if operation == before:
@@ -189,14 +174,14 @@ def _demands(unit: Unit, held: Sequence[int]) -> list[tuple[int, int]]:
 
 
 def _completions(
-    unit: Unit, held: Sequence[int], new: Sequence[int], policy: BucketPolicy
+    unit: Unit, held: Sequence[int], new: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Buckets that a run completes, and the operations of its backward pass up to the last gradient of each."""
-    if policy.packs or len(held) != len(unit.parameters):  # experts lie in one bucket
+    if len(held) != len(unit.parameters):  # experts lie in one bucket
         return tuple(reversed(new)), ()
     places = [*zip(unit.parameters, held, strict=True)]
     ends = [
-        (max(unit.writes[p] for p, n in places if n == bucket), bucket)
+        (max(unit.backward.at[p] for p, n in places if n == bucket), bucket)
         for bucket in new
     ]
     return tuple(n for _, n in sorted(ends)), tuple(end for end, _ in sorted(ends))

@@ -134,11 +134,6 @@ class FullySharded(DataParallel):
             unit.behind = units[i - 1 : i] if i else ()
         return units
 
-    @property
-    def updated_tensors(self) -> float:
-        """Tensors of which the optimizer updates a part here: all."""
-        return self.rank.tensors
-
     def held(self, parameters: int, states: int) -> Held:
         """Bytes of shards of parameters and of gradients on this rank between steps."""
         stored = self.policy.stored

@@ -15,7 +15,8 @@ it in a pipeline.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from math import ceil
+from dataclasses import replace
+from math import ceil, inf
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.host_costs import buckets
@@ -33,7 +34,6 @@ from prestep.workloads.sharding.layer_buckets import (
     Stretch,
     bucketed,
     total,
-    whole,
 )
 
 # Parameters of a bucket with overlapping reductions (DistributedDataParallelConfig: 40 million, or 1 million times the
@@ -163,7 +163,7 @@ class Replicated(DataParallel):
         for (begin, bucket), end in zip(begins, ends, strict=True):
             self._wait_for(stage, bucket)
             self._set_off(stage, bucket + 1)
-            self.rank.emit(unit.between(begin, end), 1)
+            self.rank.emit(unit.forward.between(begin, end), 1)
 
     def _wait_for(self, stage: int, bucket: int) -> None:
         """A bucket's parameters, and those gathered before it, are here."""
@@ -192,7 +192,8 @@ class Replicated(DataParallel):
         for stretch in reversed(chunk.stretches):
             unit, times, back = stretch.unit, stretch.times, which(stretch.unit)
             sets_off = reduces and not aligned
-            if sets_off and stretch.within and back is unit.backward:
+            within = stretch.within and not self.policy.packs
+            if sets_off and within and back is unit.backward:
                 self._reduce_within(chunk, stretch)
                 continue
             self.rank.emit(back, times)
@@ -207,10 +208,10 @@ class Replicated(DataParallel):
         if stretch.times > 1:
             self.rank.emit(unit.backward, stretch.times - 1)
         for number, end in zip(stretch.completes, stretch.within, strict=True):
-            self.rank.emit(unit.between_backward(begin, end), 1)
+            self.rank.emit(unit.backward.between(begin, end), 1)
             self._reduce(chunk.buckets[number].reduced)
             begin = end
-        self.rank.emit(unit.between_backward(begin, None), 1)
+        self.rank.emit(unit.backward.between(begin, None), 1)
 
     def after(self, stage: int) -> None:
         """A backward pass has ended: aligned reductions of a chunk that is through set off."""
@@ -285,7 +286,7 @@ class Replicated(DataParallel):
         first = self.rank.stage == 0 and stage == min(self.rank.stages)
         if not first or self._gathers_early:
             # Others communicate beside computation whole (DistributedDataParallel: pp_rank > 0, disable_bucketing).
-            return whole(self.rank, parts)
+            return bucketed(self.rank, parts, replace(self.policy, size=inf))
         return bucketed(self.rank, parts, self.policy)
 
     def _gather_chunk(self, stage: int) -> None:
