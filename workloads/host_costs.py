@@ -44,6 +44,7 @@ SCHEMA = Table(
         "inherits": Text(),
         "captured": Switch(),
         "kernel_gap_us": Number(),
+        "whole_steps": Number(),
         "host_us": PRICES,
         "counted": Table(dict.fromkeys(OPERATIONS, PRICES)),
         "buckets": Table(dict.fromkeys(("reduce", "allgather"), Number(1, whole=True))),
@@ -78,9 +79,15 @@ Prices = dict[str, float]
 
 @cache
 def prices_and_counts(framework: str) -> tuple[Prices, dict[str, Prices]]:
-    """Seconds by operation, and operations of which others consist, each with how often; a name is in one of them."""
+    """Seconds by operation, and operations of which others consist, each with how often; a name is in one of them.
+
+    A table's own prices count `whole_steps` times: its modules were measured apart, and take longer than that in steps.
+    """
     table, counted = _read(framework), dict[str, Prices]()
-    own = {name: micros * 1e-6 for name, micros in table["host_us"].items()}
+    own = {
+        name: micros * 1e-6 * table.get("whole_steps", 1.0)
+        for name, micros in table["host_us"].items()
+    }
     prices = Prices()
     if "inherits" in table:
         prices, counted = prices_and_counts(table["inherits"])

@@ -172,8 +172,8 @@ def test_a_step_takes_as_long_with_every_rank_simulated(framework: str) -> None:
 
 
 def computation(framework: str) -> dict[int, float]:
-    """Seconds of one GPU's forward (0) and backward (1) pass alone."""
-    done = executed(scenario(framework, "none", dp=1))
+    """Seconds of one GPU's forward (0) and backward (1) pass alone, on a fast host."""
+    done = executed(scenario(framework, "none", dp=1, host=0.1))
     program, run = done.lowered.graph.programs[0], done.run
     return {
         phase: float(run.end[0][-1][ops].max() - run.start[0][-1][ops].min())
@@ -200,7 +200,7 @@ def test_a_step_is_no_shorter_than_its_gathers_and_what_waits_for_them(
     if mode == "zero2" and framework.startswith("pytorch"):
         return  # FSDP that keeps gathered parameters: they travel layer by layer
     passes = computation(framework)
-    step = step_time(executed(scenario(framework, mode)))
+    step = step_time(executed(scenario(framework, mode, host=0.1)))
     assert step > gathering() + passes[0] + passes[1]
 
 
