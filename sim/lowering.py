@@ -182,7 +182,6 @@ def job_of(
         and not shards_parameters(scenario),
         captured=in_megatron and "full_iteration" in graphs,
         routed_freely=parallel.natural_routing and parallel.ep > 1,
-        adapted_on_host=adapted and in_megatron and not graphs,
         remarks=_remarks(scenario, model, machine),
         sections=scenario.extensions,
         measured=scenario.measured.step_time,

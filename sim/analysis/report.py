@@ -23,7 +23,7 @@ from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.analysis.shadow_prices import Prices
 from prestep.sim.analysis.spans import timeline_of
 from prestep.sim.analysis.timeline import Timeline
-from prestep.sim.analysis.uncertainty import uncertainty_of, unseen, with_unseen
+from prestep.sim.analysis.uncertainty import uncertainty_of, with_routing
 from prestep.sim.costs.kinds import work
 from prestep.sim.engine.execution import Run
 from prestep.sim.extras import lazily
@@ -185,7 +185,7 @@ def _trust(
     """The fields of a prediction that say how far to trust it; `host` as `_Breakdown` has it."""
     gpu_time = [step.total, *(delay.gpu_time for delay in step.delays.values())][-1]
     interval = uncertainty_of(planned, path, gpu_time)
-    interval = with_unseen(interval, planned.job, gpu_time)
+    interval = with_routing(interval, planned.job, gpu_time)
     for delay in step.delays.values():
         interval = delay.interval(interval)
     return {
@@ -195,7 +195,6 @@ def _trust(
         "warnings": (
             *caveats.warnings_of(planned),
             *caveats.unsteady_of(planned, run),
-            *unseen(planned.job),
             *interval.warnings,
         ),
         "uncertainty": interval,

@@ -24,9 +24,9 @@ from prestep.sim.schema import GRADES
 
 GUESS = "guess"
 RUN = "run to run"  # the part that is the state of the machine
-ROUTING, HOSTED = "natural routing of tokens to experts", "host of adapters"
+ROUTING = "natural routing of tokens to experts"
 #: Parts of an interval that have the whole step, or another part's seconds.
-TWICE = (RUN, ROUTING, HOSTED, SPEED)
+TWICE = (RUN, ROUTING, SPEED)
 METHOD = "linearised over the critical path; errors of one constant count together"
 
 
@@ -186,31 +186,11 @@ NATURAL = math.sqrt(
 )
 
 
-#: The same for the host of adapters in Megatron's layers at few tokens, whose Python nobody measured: a published step
-#: of LoRA took 1.90 times as long as its GPU (Qwen3 8B at 2,048 tokens, the cards above), which is the interval's end.
-ADAPTED = math.log(1.90) / quantile()
-TOKENS = 4096  # of a rank's microbatch: above them kernels are long enough to hide the host (a guess)
-
-
-def with_unseen(interval: Uncertainty, job: Job, step: float) -> Uncertainty:
-    """The interval of a step with what makes it longer and is not simulated: uneven experts, the host of adapters."""
-    if job.routed_freely:
-        interval = _longer(interval, step, Part(ROUTING, GUESS, step, NATURAL))
-    tokens = job.batch.samples * job.batch.tokens // job.degrees.cp
-    if job.adapted_on_host and tokens <= TOKENS:
-        interval = _longer(interval, step, Part(HOSTED, GUESS, step, ADAPTED))
-    return interval
-
-
-def unseen(job: Job) -> list[str]:
-    """What a reader is told of `with_unseen`."""
-    widths = with_unseen(Uncertainty(1.0, 1.0, 0.0, 0.0, ()), job, 1.0)
-    if not any(part.constant == HOSTED for part in widths.parts):
-        return []
-    return [
-        "the host is taken as fast enough for adapters in Megatron's layers, which nobody measured: a published step "
-        "of LoRA at 2,048 tokens was bound by it and took 1.9 times as long, which the interval has"
-    ]
+def with_routing(interval: Uncertainty, job: Job, step: float) -> Uncertainty:
+    """The interval of a step whose experts may be uneven, which is not simulated."""
+    if not job.routed_freely:
+        return interval
+    return _longer(interval, step, Part(ROUTING, GUESS, step, NATURAL))
 
 
 def _longer(interval: Uncertainty, step: float, part: Part) -> Uncertainty:

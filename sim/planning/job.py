@@ -93,9 +93,8 @@ class Job:
         Whether elementwise kernels take what the GPU's table says of joined ones.
     in_order, captured : bool
         Whether operations of all streams start in the order of their launches; whether a CUDA graph replays them all.
-    routed_freely, adapted_on_host : bool
-        What makes a step longer and is not simulated: tokens go where a trained router sends them, and the Python of
-        adapters, which no graph captures.
+    routed_freely : bool
+        Whether tokens go where a trained router sends them, which makes a step longer and is not simulated.
     sections : mapping
         What extensions' sections say, by name, for the effects that they have (`prestep.sim.analysis.effects`).
     measured : float or None
@@ -120,7 +119,6 @@ class Job:
     in_order: bool
     captured: bool
     routed_freely: bool
-    adapted_on_host: bool
     remarks: Remarks = Remarks()
     sections: Mapping[str, Any] = field(default_factory=dict, hash=False)
     measured: float | None = None

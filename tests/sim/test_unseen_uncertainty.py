@@ -1,8 +1,7 @@
-"""What makes steps longer and is not simulated widens their intervals above: natural routing, the host of adapters."""
+"""Natural routing, which makes steps longer and is not simulated, widens their intervals above; adapters wait for the host."""
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any
 
@@ -65,19 +64,13 @@ def test_natural_routing_may_only_take_longer() -> None:
     )
 
 
-def test_adapters_at_few_tokens_may_wait_for_the_host() -> None:
-    """A published step took 1.90 times as long; with CUDA graphs, which need no host, nothing is wider."""
-    small = predict(parse_scenario(LORA, "small"))
-    assert small.uncertainty is not None
-    assert small.uncertainty.high >= 1.9 * small.step_time
-    assert any("LoRA" in warning for warning in small.warnings)
-    graphs = predict(
-        parse_scenario(
-            changed(LORA, "megatron", cuda_graph_scope=["attn", "mlp"]), "graphs"
-        )
+def test_adapters_at_few_tokens_wait_for_the_host() -> None:
+    """Their Python is simulated, so that no interval has to hold it; a published step took 1.90 times its kernels."""
+    usual, quick = (
+        predict(parse_scenario(changed(LORA, "cluster", host_factor=host), "lora"))
+        for host in (1.0, 0.01)
     )
-    assert graphs.uncertainty is not None
-    assert math.log(graphs.uncertainty.high / graphs.step_time) < math.log(1.5)
+    assert usual.step_time > 1.9 * quick.step_time
 
 
 @pytest.mark.parametrize(
