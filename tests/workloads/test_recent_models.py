@@ -255,7 +255,7 @@ def test_a_new_name_of_known_blocks_is_offered_as_what_it_is_made_of(
     config = LLAMA | keys | {"model_type": "brand_new"}
     with pytest.raises(InputError) as refusal:
         spec(tmp_path, config)
-    assert f"model.family={family}" in str(refusal.value)
+    assert f"--set model.family={family} reads" in str(refusal.value)
     assert words in str(refusal.value)
     as_own = spec(tmp_path, config | {"model_type": family})
     assert spec(tmp_path, config, family=family) == as_own

@@ -6,6 +6,7 @@ Reads the families of `prestep.workloads.models.families`; one whose blocks diff
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,7 +36,13 @@ def translate(config: Any, where: str, family: str = "") -> Config:
         own = str(_text_of(config).get("model_type", own))
     if own not in known:
         raise InputError(_not_read(own, _text_of(config), where, known))
-    return _read(known[own], _text_of(config), where)
+    reading = _reading(own, known[own], _text_of(config), where)
+    expected = f"a key of {own}'s config.json"
+    unread = reading.passed if known[own].strict else ()
+    InputError.check(
+        [Mistake(where, key, "a key that is not read", expected) for key in unread]
+    )
+    return reading.table
 
 
 def _read(family: Family, config: Config, where: str) -> Config:
@@ -64,11 +71,15 @@ def _not_read(
         hint = f"{why}: not simulated"
         return Mistake(where, "model_type", f'"{own}"', "layers that are known", hint)
     mistake = unknown(where, "model_type", own, known)
-    nearest = max(_readings(config, known), key=lambda one: one.fit, default=None)
+    readings: list[_Reading] = []
+    for name, family in known.items():
+        with suppress(InputError, LookupError, TypeError, ValueError):
+            readings.append(_reading(name, family, config, ""))
+    nearest = max(readings, key=lambda one: one.fit, default=None)
     if nearest is None:
         return mistake
     blocks = ", ".join(_blocks(nearest.table))
-    hint = f'by its keys it is {blocks}: "model.family={nearest.name}" reads it so'
+    hint = f"by its keys it is {blocks}: --set model.family={nearest.name} reads it so"
     if nearest.passed:
         hint += f" without {', '.join(nearest.passed)}"
     return replace(mistake, hint=f"{mistake.hint}; {hint}" if mistake.hint else hint)
@@ -78,7 +89,7 @@ def _not_read(
 _NO_BLOCKS = words(
     "architectures model_type auto_map dtype use_cache version name token init eps theta rope scaling dropout "
     "max_position aux loss quantization pretraining output logit group topk_method norm_topk scoring jitter label "
-    "return_ chunk_size is_ problem"
+    "return_ chunk_size is_ problem sinkhorn rotary"
 )
 
 
@@ -123,20 +134,16 @@ class _Reading(NamedTuple):
         return -len(self.passed), self.read, -blocks, self.name == PLAINEST
 
 
-def _readings(config: Config, known: dict[str, Family]) -> Iterator[_Reading]:
-    """How families would read a file, as far as they can."""
-    for name, family in known.items():
-        read: set[str] = set()
-        try:
-            table = _read(family, _Read(config, read), "")
-        except (InputError, LookupError, TypeError, ValueError):
-            continue
-        passed = (
-            key
-            for key in sorted(config.keys() - read)
-            if config[key] and not any(part in key for part in _NO_BLOCKS)
-        )
-        yield _Reading(name, table, len(config.keys() & read), tuple(passed))
+def _reading(name: str, family: Family, config: Config, where: str) -> _Reading:
+    """A file read as one of a family."""
+    read: set[str] = set()
+    table = _read(family, _Read(config, read), where)
+    passed = tuple(
+        key
+        for key in sorted(config.keys() - read)
+        if config[key] and not any(part in key for part in _NO_BLOCKS)
+    )
+    return _Reading(name, table, len(config.keys() & read), passed)
 
 
 def _blocks(table: Config) -> Iterator[str]:
@@ -208,11 +215,5 @@ def _spelt(config: Config, key: str) -> str:
 def _not_whole(value: object, where: str, key: str) -> list[Mistake]:
     if type(value) is int and value > 0:
         return []
-    return [
-        Mistake(
-            where,
-            key,
-            "nothing" if value is None else repr(value),
-            "a whole number above 0",
-        )
-    ]
+    found = "nothing" if value is None else repr(value)
+    return [Mistake(where, key, found, "a whole number above 0")]

@@ -174,20 +174,13 @@ def load_model(section: Model, where: str = "scenario") -> ModelSpec:
     InputError
         For an unknown name, an unreadable file, missing or impossible keys.
     """
+    base, name, place = Model(), "inline", where
     if section.name is not None:
-        base, name, place = (
-            read_model(_named(section.name, where)),
-            section.name,
-            f"models/{section.name}.toml",
-        )
+        name, place = section.name, f"models/{section.name}.toml"
+        base = read_model(_named(name, where))
     elif section.file is not None:
-        base, name, place = (
-            read_model(Path(section.file), section.family or ""),
-            Path(section.file).stem,
-            section.file,
-        )
-    else:
-        base, name, place = Model(), "inline", where
+        name, place = Path(section.file).stem, section.file
+        base = read_model(Path(place), section.family or "")
     said = {entry.name: getattr(section, entry.name) for entry in fields(Model)}
     inline = {
         key: value
@@ -209,16 +202,12 @@ def read_model(path: Path, family: str = "") -> Model:
     if is_program(path):
         return Model(kind=PROGRAM)
     expected = "a TOML model, a Hugging Face config.json or Megatron's arguments (.txt, .sh, .yaml)"
-    arguments = path.suffix in ARGUMENTS
+    arguments, parse = path.suffix in ARGUMENTS, files.toml
+    if path.suffix == ".json":
+        parse = files.json_of
     try:
         text = path.read_text(encoding="utf-8")
-        table = (
-            {}
-            if arguments
-            else files.json_of(text)
-            if path.suffix == ".json"
-            else files.toml(text)
-        )
+        table = {} if arguments else parse(text)
     except FileNotFoundError:
         raise InputError.of(str(path), "", "no such file", expected) from None
     except (OSError, ValueError) as error:
@@ -232,16 +221,12 @@ def read_model(path: Path, family: str = "") -> Model:
 
         table = sections_of(text, str(path)).get("model", {})
     section, mistakes = strict.build(Model, table, str(path), "", {})
-    for key in ("name", "file"):
-        if getattr(section, key) is not None:
-            mistakes.append(
-                Mistake(
-                    str(path),
-                    key,
-                    "a reference",
-                    "the model's own keys, beginning with kind",
-                )
-            )
+    expected = "the model's own keys, beginning with kind"
+    mistakes += [
+        Mistake(str(path), key, "a reference", expected)
+        for key in ("name", "file")
+        if getattr(section, key) is not None
+    ]
     InputError.check(mistakes)
     return section
 
@@ -255,11 +240,10 @@ def _named(name: str, where: str) -> Path:
 
 def _complete(section: Model, name: str, where: str) -> ModelSpec:
     """`section` with defaults for what was not said, checked."""
-    if section.kind is None:
-        raise InputError.of(
-            where, "model.kind", "nothing", f"one of {', '.join(_REQUIRED)}"
-        )
     kind = section.kind
+    if kind is None:
+        kinds = f"one of {', '.join(_REQUIRED)}"
+        raise InputError.of(where, "model.kind", "nothing", kinds)
     if section.layer_pattern and section.layers is None:
         section = replace(section, layers=len(section.layer_pattern))
     mistakes = [
@@ -352,41 +336,17 @@ def _feed_forward(s: Model) -> dict[str, Any]:
 
 
 def _mlp(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
-    sizes = s.sizes or ()
-    mistakes = []
-    if len(sizes) < 2:
-        mistakes.append(
-            Mistake(
-                where,
-                "model.sizes",
-                str(list(sizes)),
-                "two widths or more, input to output",
-            )
-        )
-    bias = s.bias if s.bias is not None else True
-    return ModelSpec(
-        name=name,
-        kind="mlp",
-        sizes=sizes,
-        activation=s.activation or "relu",
-        bias=bias,
-    ), mistakes
+    sizes, few = s.sizes or (), "two widths or more, input to output"
+    mistake = Mistake(where, "model.sizes", str(list(sizes)), few)
+    said: dict[str, Any] = {"sizes": sizes, "activation": s.activation or "relu"}
+    spec = ModelSpec(name=name, kind="mlp", bias=s.bias is not False, **said)
+    return spec, [] if len(sizes) > 1 else [mistake]
 
 
 def _resnet(s: Model, name: str, where: str) -> tuple[ModelSpec, list[Mistake]]:
-    mistakes = []
-    if s.layers != 50:
-        mistakes.append(
-            Mistake(
-                where, "model.layers", str(s.layers), "50: ResNet-50 is the only one"
-            )
-        )
-    size, classes = s.image_size or 224, s.classes or 1000
-    return ModelSpec(
-        name=name,
-        kind="resnet",
-        layers=50,
-        activation="relu",
-        image_size=size,
-        classes=classes,
-    ), mistakes
+    only = "50: ResNet-50 is the only one"
+    mistake = Mistake(where, "model.layers", str(s.layers), only)
+    said: dict[str, Any] = {"image_size": s.image_size or 224}
+    said["classes"] = s.classes or 1000
+    spec = ModelSpec(name=name, kind="resnet", layers=50, activation="relu", **said)
+    return spec, [] if s.layers == 50 else [mistake]

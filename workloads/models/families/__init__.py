@@ -48,11 +48,14 @@ class Family:
         Our other keys, from the file's and its name.
     defaults
         Keys that files leave out, as transformers has them (configuration_*.py).
+    strict
+        A key that is not read and may be about blocks is refused.
     """
 
     names: Mapping[str, str]
     read: Callable[[Config, str], Config]
     defaults: Mapping[str, Any] = field(default_factory=dict)
+    strict: bool = False
 
 
 def families() -> dict[str, Family]:
@@ -94,6 +97,17 @@ def window(config: Config, where: str) -> Config:
         expected = f"{FULL} every n-th layer, {SLIDING} elsewhere"
         raise InputError.of(where, "layer_types", "another order", expected)
     return {"window": size, "window_every": every}
+
+
+def layer_pattern(
+    kinds: object, letters: Mapping[str, str], behind: str, where: str
+) -> str:
+    """Letters of all layers: of what mixes tokens, by a list of kinds, and of what is ``behind`` each."""
+    if not isinstance(kinds, list) or {*map(str, kinds)} - letters.keys():
+        expected = f"a list of {' and '.join(letters)}"
+        raise InputError.of(where, "layer_types", repr(kinds)[:60], expected)
+    pairs = zip((letters[kind] for kind in kinds), behind, strict=True)
+    return "".join(map("".join, pairs))
 
 
 def as_wide(config: Config, key: str, width: int | None, where: str) -> int | None:

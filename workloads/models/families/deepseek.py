@@ -10,17 +10,19 @@ from prestep.workloads.models.families.llama import experts_of, llama
 from prestep.workloads.models.indexed import pattern_of
 
 
-def _deepseek(config: Config, where: str) -> Config:
-    heads = {
-        "num_key_value_heads": None,
+def latent(config: Config) -> Config:
+    """Sizes of latent attention."""
+    return {
         "head_dim": config.get("qk_nope_head_dim", 128),
-    }
-    made = llama(config | heads, where) | {
         "q_lora_rank": config.get("q_lora_rank"),
         "kv_lora_rank": config.get("kv_lora_rank", 512),
         "rope_head_dim": config.get("qk_rope_head_dim", 64),
         "v_head_dim": config.get("v_head_dim", 128),
     }
+
+
+def _deepseek(config: Config, where: str) -> Config:
+    made = llama(config, where) | {"kv_heads": None} | latent(config)
     if not config.get("n_routed_experts"):
         return made
     return made | {

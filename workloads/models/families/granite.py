@@ -5,8 +5,14 @@ Source: transformers, models/granitemoehybrid/configuration_granitemoehybrid.py.
 
 from __future__ import annotations
 
-from prestep.sim.errors import InputError
-from prestep.workloads.models.families import FULL, HYBRID, Config, Family, as_wide
+from prestep.workloads.models.families import (
+    FULL,
+    HYBRID,
+    Config,
+    Family,
+    as_wide,
+    layer_pattern,
+)
 from prestep.workloads.models.hybrid import ATTENTION, EXPERTS, FEED_FORWARD, MAMBA
 
 #: Kinds of layers, and what transformers 5 calls them.
@@ -17,15 +23,12 @@ _LETTERS = {
 
 
 def _granite(config: Config, where: str) -> Config:
-    kinds = config.get("layer_types")
-    if not isinstance(kinds, list) or not set(kinds) <= _LETTERS.keys():
-        expected = 'a list of "mamba" and "attention"'
-        raise InputError.of(where, "layer_types", repr(kinds)[:60], expected)
+    kinds = config.get("layer_types") or []
     experts, width = config.get("num_local_experts"), config.get("intermediate_size")
-    part = EXPERTS if experts else FEED_FORWARD
+    behind = (EXPERTS if experts else FEED_FORWARD) * len(kinds)
     rotary = config.get("position_embedding_type") == "rope"
     made = {
-        "layer_pattern": "".join(_LETTERS[one] + part for one in kinds),
+        "layer_pattern": layer_pattern(kinds, _LETTERS, behind, where),
         "kv_heads": config.get("num_key_value_heads"),
         "tied_embeddings": config.get("tie_word_embeddings", False),
         "positions": "rope" if rotary else "none",

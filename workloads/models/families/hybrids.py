@@ -6,10 +6,18 @@ Source: transformers, models/{nemotron_h,qwen3_next}/configuration_*.py; Kimi Li
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import partial
 
 from prestep.sim.errors import InputError
-from prestep.workloads.models.families import HYBRID, Config, Family, as_wide
+from prestep.workloads.models.families import (
+    FULL,
+    HYBRID,
+    Config,
+    Family,
+    as_wide,
+    layer_pattern,
+)
+from prestep.workloads.models.families.deepseek import latent
 from prestep.workloads.models.families.llama import experts_of
 from prestep.workloads.models.hybrid import (
     ATTENTION,
@@ -68,12 +76,28 @@ def nemotron_h(config: Config, where: str) -> Config:
     }
 
 
-def qwen3_next(config: Config, where: str) -> Config:
-    """Experts, or a plain feed-forward part, behind the gated delta rule and attention."""
-    mixers = _mixers(config, where, 48)
-    behind = [_behind(layer, config) for layer in range(len(mixers))]
-    made = _gated(config, where, mixers, behind)
-    return made | _experts(config, where) if EXPERTS in behind else made
+def _gated(config: Config, where: str, layers: int, behind: str = "") -> Config:
+    """The gated delta rule, or attention in every n-th layer, and ``behind`` them what every layer of Qwen3.5 has.
+
+    Qwen3-Next ("") has experts in every n-th layer, but for those that are named (Qwen3NextDecoderLayer).
+    """
+    every = config.get("full_attention_interval", 4)
+    count = range(config.get("num_hidden_layers", layers))
+    usual = [FULL if (at + 1) % every == 0 else "linear_attention" for at in count]
+    kinds = config.get("layer_types") or usual
+    if behind:
+        parts = behind * len(kinds)
+    else:
+        parts = "".join(_behind(at, config) for at in range(len(kinds)))
+    letters = {"linear_attention": DELTA, FULL: ATTENTION}
+    made = _shared(config, where) | {
+        "layer_pattern": layer_pattern(kinds, letters, parts, where),
+        "head_dim": config.get("head_dim", 256),
+        "qk_norm": True,
+        "attention_gate": True,
+    }
+    made |= _experts(config, where) if EXPERTS in parts else {}
+    return made | _delta_rule(config) if set(kinds) != {FULL} else made
 
 
 def _behind(layer: int, config: Config) -> str:
@@ -82,45 +106,6 @@ def _behind(layer: int, config: Config) -> str:
     every = config.get("decoder_sparse_step", 1)
     routed = config["num_experts"] > 0 and (layer + 1) % every == 0
     return EXPERTS if routed and layer not in plain else FEED_FORWARD
-
-
-def qwen3_5(config: Config, where: str) -> Config:
-    """Qwen3.5's text model: that of Qwen3-Next with feed-forward layers."""
-    mixers = _mixers(config, where, 32)
-    return _gated(config, where, mixers, FEED_FORWARD * len(mixers))
-
-
-def qwen3_5_moe(config: Config, where: str) -> Config:
-    """Qwen3.5's text model with experts."""
-    mixers = _mixers(config, where, 40)
-    made = _gated(config, where, mixers, EXPERTS * len(mixers))
-    return made | _experts(config, where)
-
-
-def _mixers(config: Config, where: str, layers: int) -> str:
-    """A letter for each layer: every `full_attention_interval`-th attends, the others have the gated delta rule."""
-    kinds = config.get("layer_types") or [
-        "linear_attention"
-        if (layer + 1) % config.get("full_attention_interval", 4)
-        else "full_attention"
-        for layer in range(config.get("num_hidden_layers", layers))
-    ]
-    letters = {"linear_attention": DELTA, "full_attention": ATTENTION}
-    if strange := sorted(set(kinds) - set(letters)):
-        expected = " or ".join(letters)
-        raise InputError.of(where, "layer_types", strange[0], expected)
-    return "".join(letters[kind] for kind in kinds)
-
-
-def _gated(config: Config, where: str, mixers: str, behind: Iterable[str]) -> Config:
-    """Layers of a mixer and what is behind it."""
-    made = _shared(config, where) | {
-        "layer_pattern": "".join(map("".join, zip(mixers, behind, strict=True))),
-        "head_dim": config.get("head_dim", 256),
-        "qk_norm": True,
-        "attention_gate": True,
-    }
-    return made | _delta_rule(config) if DELTA in mixers else made
 
 
 def _delta_rule(config: Config) -> Config:
@@ -161,11 +146,7 @@ def kimi_linear(config: Config, where: str) -> Config:
         "layer_pattern": pattern,
         "tied_embeddings": config.get("tie_word_embeddings", False),
         "norm": "rms",
-        "head_dim": config.get("qk_nope_head_dim", 128),
-        "kv_lora_rank": config.get("kv_lora_rank", 512),
-        "q_lora_rank": config.get("q_lora_rank"),
-        "rope_head_dim": config.get("qk_rope_head_dim", 64),
-        "v_head_dim": config.get("v_head_dim", 128),
+        **latent(config),
         "positions": "none" if config.get("mla_use_nope") else "rope",
         "experts": config.get("num_experts"),
         "experts_per_token": config.get("num_experts_per_token"),
@@ -184,11 +165,18 @@ _NEXT = {"num_experts": 512, "num_experts_per_tok": 10}
 _ROUTED = {"num_experts": 256, "num_experts_per_tok": 8}
 FAMILIES = {
     "nemotron_h": Family(HYBRID, nemotron_h),
-    "qwen3_next": Family(HYBRID, qwen3_next, _NEXT),
+    "qwen3_next": Family(HYBRID, partial(_gated, layers=48), _NEXT),
     "kimi_linear": Family(HYBRID, kimi_linear),
-    **dict.fromkeys(("qwen3_5", "qwen3_5_text"), Family(HYBRID, qwen3_5)),
+    **dict.fromkeys(
+        ("qwen3_5", "qwen3_5_text"),
+        Family(HYBRID, partial(_gated, layers=32, behind=FEED_FORWARD)),
+    ),
     **dict.fromkeys(
         ("qwen3_5_moe", "qwen3_5_moe_text"),
-        Family({**HYBRID, "ffn": "moe_intermediate_size"}, qwen3_5_moe, _ROUTED),
+        Family(
+            {**HYBRID, "ffn": "moe_intermediate_size"},
+            partial(_gated, layers=40, behind=EXPERTS),
+            _ROUTED,
+        ),
     ),
 }

@@ -6,7 +6,13 @@ Source: transformers, models/{lfm2,lfm2_moe}/{configuration,modeling}_*.py.
 from __future__ import annotations
 
 from prestep.sim.errors import InputError
-from prestep.workloads.models.families import FULL, HYBRID, Config, Family
+from prestep.workloads.models.families import (
+    FULL,
+    HYBRID,
+    Config,
+    Family,
+    layer_pattern,
+)
 from prestep.workloads.models.families.llama import experts_of
 from prestep.workloads.models.hybrid import (
     ATTENTION,
@@ -18,34 +24,23 @@ from prestep.workloads.models.hybrid import (
 _LETTERS = {"conv": CONVOLUTION, FULL: ATTENTION}
 
 
-def _mixers(config: Config, where: str) -> str:
-    """A letter for each layer, by a list of kinds or of the layers that attend."""
-    attends = config.get("full_attn_idxs")
-    kinds = config.get("layer_types") or [
-        FULL if attends is None or at in attends else "conv"
-        for at in range(config.get("num_hidden_layers", 0))
-    ]
-    if strange := sorted(set(map(str, kinds)) - set(_LETTERS)):
-        expected = " or ".join(_LETTERS)
-        raise InputError.of(where, "layer_types", strange[0], expected)
-    return "".join(_LETTERS[kind] for kind in kinds)
-
-
 def _layers(config: Config, where: str, dense: int | None = None) -> Config:
     """Layers, of which the first ones (None: all) have no experts."""
     if config.get("conv_bias"):
         expected = "false: convolutions with biases are not modelled"
         raise InputError.of(where, "conv_bias", "true", expected)
-    mixers = _mixers(config, where)
-    plain = len(mixers) if dense is None else dense
-    behind = [FEED_FORWARD if at < plain else EXPERTS for at in range(len(mixers))]
-    pairs = zip(mixers, behind, strict=True)
+    layers = range(config.get("num_hidden_layers", 0))
+    chosen = config.get("full_attn_idxs", layers)
+    usual = [FULL if at in chosen else "conv" for at in layers]
+    kinds = config.get("layer_types") or usual
+    plain = len(kinds) if dense is None else dense
+    behind = (FEED_FORWARD * plain + EXPERTS * len(kinds))[: len(kinds)]
     return {
-        "layer_pattern": "".join(map("".join, pairs)),
+        "layer_pattern": layer_pattern(kinds, _LETTERS, behind, where),
         "kv_heads": config.get("num_key_value_heads"),
         "tied_embeddings": config.get("tie_embedding", config["tie_word_embeddings"]),
-        "qk_norm": ATTENTION in mixers or None,
-        "conv_width": config["conv_L_cache"] if CONVOLUTION in mixers else None,
+        "qk_norm": FULL in kinds or None,
+        "conv_width": config["conv_L_cache"] if "conv" in kinds else None,
     }
 
 
