@@ -61,6 +61,7 @@ def run(
 ) -> Prediction:
     """A step on hosts so fast that what the GPUs do decides."""
     tables = {
+        "megatron": more.pop("megatron", {}),
         "cluster": {
             "name": cluster,
             "gpus": tp * dp * more.get("cp", 1),
@@ -94,6 +95,23 @@ def test_a_pattern_of_attention_and_feed_forward_is_a_transformer() -> None:
     assert parts.step_time == pytest.approx(whole.step_time, rel=0.002)
     both = spec(layers=3), spec(layer_pattern="*-*-*-")
     assert total_parameters(both[0]) == total_parameters(both[1])
+
+
+@pytest.mark.parametrize("model", [MAMBA, DELTA, KIMI, {"layer_pattern": "*-*-"}])
+def test_gradients_of_every_kind_of_layer_travel_beside_the_backward_pass(
+    model: dict[str, Any],
+) -> None:
+    """A bucket may be full within a layer, of which a scan marks no place; nothing is later than behind the pass."""
+    behind, beside = (
+        run(
+            model,
+            dp=2,
+            data_parallel="zero1",
+            megatron={"overlap_grad_reduce": overlap, "bucket_size": 1_000_000},
+        )
+        for overlap in (False, True)
+    )
+    assert beside.step_time <= behind.step_time
 
 
 @pytest.mark.parametrize("key", ["mamba_state", "mamba_heads", "mamba_groups"])

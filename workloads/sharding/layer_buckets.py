@@ -177,7 +177,9 @@ def _completions(
     unit: Unit, held: Sequence[int], new: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Buckets that a run completes, and the operations of its backward pass up to the last gradient of each."""
-    if len(held) != len(unit.parameters):  # experts lie in one bucket
+    # Experts lie in one bucket; of scans and indexers nothing marks where a gradient is there: all are at the end.
+    marked = unit.parameters.keys() <= unit.backward.at.keys()
+    if len(held) != len(unit.parameters) or not marked:
         return tuple(reversed(new)), ()
     places = [*zip(unit.parameters, held, strict=True)]
     ends = [
