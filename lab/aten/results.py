@@ -377,6 +377,8 @@ RULES: dict[str, Rule] = {
     "native_layer_norm": _like,
     "_fused_rms_norm": _like,
     "native_batch_norm": _like,
+    "batch_norm_elemt": _like,
+    "batch_norm_backward_elemt": _like,
     "cudnn_batch_norm": _like,
     "native_group_norm": _like,
     **dict.fromkeys(
