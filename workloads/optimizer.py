@@ -8,7 +8,7 @@ from pathlib import Path
 
 from prestep.sim import schema
 from prestep.sim.errors import InputError, unknown
-from prestep.sim.schema import Number, Table, Text
+from prestep.sim.schema import Number, Switch, Table, Text
 
 FILE = Path(__file__).with_name("optimizers.toml")
 UPDATES = ("adam", "sgd", "orthogonal", "lion", "adafactor", "quantized")
@@ -19,6 +19,7 @@ ROW = Table(
     {
         "description": Text(),
         "update": Text(UPDATES),
+        "decays": Switch(),
         "moments": Number(whole=True),
         "iterations": Number(1, whole=True),
         "state": Number(),
@@ -45,6 +46,8 @@ class Optimizer:
         Bytes of a quantized moment; 0: it is as wide as the trainer has it.
     block : int
         How many quantized moments share a scale.
+    decays : bool
+        Whether parameters decay beside their update (AdamW).
     description : str
         A line for `prestep list optimizers`.
     """
@@ -56,6 +59,7 @@ class Optimizer:
     description: str = ""
     state: float = 0.0
     block: int = 1
+    decays: bool = False
 
     def bytes_of_moment(self, elements: int, wide: int) -> float:
         """Bytes of one moment of a tensor; `wide`: of one that is not quantized."""

@@ -405,34 +405,73 @@ SAME: dict[str, tuple[str, dict[str, Any]]] = {
         precise("tf32"),
     ),
 }
+#: Muon for hidden matrices beside AdamW for the rest, and Lion as lion-pytorch writes it (update_fn).
+FURTHER = """
+class Muon:
+    def __init__(self, model):
+        named, hidden = dict(model.named_parameters()), lambda name, p: p.dim() == 2 and name.startswith("layers")
+        self.parts = (torch.optim.AdamW([p for n, p in named.items() if not hidden(n, p)], fused=True),
+            torch.optim.Muon([p for n, p in named.items() if hidden(n, p)]))
+    def step(self):
+        for part in self.parts:
+            part.step()
+    def zero_grad(self):
+        for part in self.parts:
+            part.zero_grad()
+
+class Lion(torch.optim.Optimizer):
+    @torch.no_grad()
+    def step(self):
+        for p in self.param_groups[0]["params"]:
+            if not self.state[p]:
+                self.state[p]["m"] = torch.zeros_like(p)
+            m = self.state[p]["m"]
+            p.mul_(1 - 1e-5)
+            p.add_(m.clone().mul_(0.9).add(p.grad, alpha=0.1).sign_(), alpha=-1e-4)
+            m.mul_(0.99).add_(p.grad, alpha=0.01)
+
+"""
 #: Optimizers, what [pytorch] says of each, and [training].
 OPTIMIZERS: dict[str, tuple[str, dict[str, Any], str]] = {
     "AdamW over lists": (
-        "AdamW(model.parameters(), foreach=True)",
+        "torch.optim.AdamW(model.parameters(), foreach=True)",
         {"fused_optimizer": False, "foreach_optimizer": True},
         "adamw",
     ),
     "AdamW by tensors": (
-        "AdamW(model.parameters(), foreach=False)",
+        "torch.optim.AdamW(model.parameters(), foreach=False)",
         {"fused_optimizer": False},
         "adamw",
     ),
     "SGD": (
-        "SGD(model.parameters(), momentum=0.9)",
+        "torch.optim.SGD(model.parameters(), momentum=0.9)",
         {"fused_optimizer": False},
         "sgd-momentum",
     ),
     "SGD without momentum": (
-        "SGD(model.parameters())",
+        "torch.optim.SGD(model.parameters())",
         {"fused_optimizer": False},
         "sgd",
     ),
     "fused SGD": (
-        "SGD(model.parameters(), momentum=0.9, fused=True)",
+        "torch.optim.SGD(model.parameters(), momentum=0.9, fused=True)",
         {},
         "sgd-momentum",
     ),
-    "Adafactor": ("Adafactor(model.parameters())", {}, "adafactor"),
+    "Adam": ("torch.optim.Adam(model.parameters(), fused=True)", {}, "adam"),
+    "Adam over lists": (
+        "torch.optim.Adam(model.parameters(), foreach=True)",
+        {"fused_optimizer": False, "foreach_optimizer": True},
+        "adam",
+    ),
+    "Adam by tensors": (
+        "torch.optim.Adam(model.parameters(), foreach=False)",
+        {"fused_optimizer": False},
+        "adam",
+    ),
+    "Muon": ("Muon(model)", {}, "muon"),
+    "Lion": ("Lion(model.parameters(), {})", {"fused_optimizer": False}, "lion"),
+    "Adafactor": ("torch.optim.Adafactor(model.parameters())", {}, "adafactor"),
 }
 
 
@@ -498,22 +537,27 @@ def test_an_optimizer_asks_for_the_operations_of_its_program(
 ) -> None:
     """Operators and tensors of all that follows backward; numbers depend on the step."""
     call, pytorch, optimizer = OPTIMIZERS[name]
-    script = plain().replace("AdamW(model.parameters(), fused=True)", call)
+    head, usual = (
+        "model = Decoder()",
+        "torch.optim.AdamW(model.parameters(), fused=True)",
+    )
+    script = plain().replace(head, FURTHER + head).replace(usual, call)
     clip = "nn.utils.clip_grad_norm_(model.parameters(), 1.0); " if clips else ""
     script = script.replace("optimizer.step()", f"{clip}optimizer.step()")
     training = {"optimizer": optimizer}
     said = {"pytorch": pytorch | {"clip_gradients": clips}, "training": training}
     program, model = (
-        [(x.name, x.operands, x.results) for x in side[_backward_ends(side) :]]
+        [(x.name, x.operands, x.results) for x in _update(side)]
         for side in (recorded(script, tmp_path), written(said, monkeypatch))
     )
     assert model == program
 
 
-def _backward_ends(side: list[Operation]) -> int:
-    """The place behind the last operation of backward, a lookup's gradient."""
-    last = [x.operator for x in reversed(side)].index("aten::embedding_dense_backward")
-    return len(side) - last
+def _update(side: list[Operation]) -> list[Operation]:
+    """What follows backward, a lookup's gradient; a recording begins with what a second optimizer does."""
+    names = [each.operator for each in side]
+    last = names[::-1].index("aten::embedding_dense_backward")
+    return side[len(side) - last :] + side[: names.index("aten::embedding")]
 
 
 #: Programs whose layers are checkpointed as PyTorch 2.13 does by default.

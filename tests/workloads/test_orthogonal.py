@@ -5,14 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.errors import InputError
 from prestep.sim.predict import plan, predict
 from prestep.sim.spec.load import parse_scenario
-from prestep.workloads.orthogonal import Matrices, hidden, products
+from prestep.workloads.orthogonal import Matrices, hidden
 
 MODEL = {
     "kind": "transformer", "hidden": 512, "layers": 2, "heads": 8, "ffn": 1024, "vocab": 1024,
@@ -36,15 +34,6 @@ def run(*args: Any, **parallel: Any) -> Prediction:
     return predict(parse_scenario(tables(*args, **parallel), "test"))
 
 
-@given(st.integers(1, 4096), st.integers(1, 4096))
-def test_products_work_on_the_shorter_side(rows: int, columns: int) -> None:
-    """A matrix and its transpose take the same products: 4 s^2 l + 2 s^3 flops an iteration."""
-    assert list(products(rows, columns)) == list(products(columns, rows))
-    short, long = sorted((rows, columns))
-    flops = sum(2 * m * n * k for (m, n, k), _ in products(rows, columns))
-    assert flops == 4 * short**2 * long + 2 * short**3
-
-
 @pytest.mark.parametrize("name", ["embedding", "position", "head", "wq.bias"])
 def test_tables_of_words_and_biases_go_by_adamw(name: str) -> None:
     """Only hidden matrices are made orthogonal; experts of one parameter each for itself."""
@@ -64,7 +53,7 @@ def test_every_hidden_matrix_is_multiplied_fifteen_times(framework: str) -> None
             getattr(graph.kernels[k], "kind", "")
             for k in program.payload[(program.kind == 0) & (program.phase == 2)]
         ]
-        counts.append(sum(kind == "aten mm" for kind in kinds))
+        counts.append(sum(kind in ("aten mm", "aten addmm") for kind in kinds))
     matrices = {"pytorch-eager": 7, "megatron": 4}[framework]
     assert counts == [0, 15 * matrices * MODEL["layers"]]  # type: ignore[operator]
 

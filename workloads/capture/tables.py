@@ -12,7 +12,7 @@ from prestep.workloads.operation import Operand, Operation
 from prestep.workloads.operators import foreach, products
 from prestep.workloads.operators.tensors import base
 
-LOOKUP, ADAMW = "embedding_dense_backward", "_fused_adamw_"
+LOOKUP, ADAM = "embedding_dense_backward", ("_fused_adam_", "_fused_adamw_")
 Shape = tuple[int, ...]
 
 
@@ -70,7 +70,7 @@ class Tables:
         self, operation: Operation, kernels: tuple[Kernel, ...]
     ) -> tuple[Kernel, ...]:
         """The kernels of an operation; of an optimizer's, with its tables apart."""
-        if base(operation) != ADAMW or not kernels or not self.shapes:
+        if base(operation) not in ADAM or not kernels or not self.shapes:
             return kernels
         parameters = operation.arguments[0]
         assert isinstance(parameters, tuple)

@@ -51,14 +51,18 @@ def _is_mixed(operation: Operation) -> bool:
 
 
 def optimizer(operation: Operation) -> tuple[Kernel, ...]:
-    """A fused optimizer: its big lists read, all but the gradients written."""
+    """A fused optimizer: its big lists read, all but the gradients written.
+
+    Adam and AdamW are one kernel, which is told how weights decay (FusedAdamKernel.cu).
+    """
     read = _lists(operation)
     if not read:
         return ()
     count = sum(each.elements for each in read[0])
     big = [each for each in read if sum(one.elements for one in each) == count]
     size = sum(map(_amount, big)) * 2 - (_amount(big[1]) if len(big) > 1 else 0.0)
-    return _over(operation, big, size)
+    name = operation.name.replace("_fused_adam_", "_fused_adamw_")
+    return _over(replace(operation, name=name), big, size)
 
 
 def adamw(operation: Operation, tables: Collection[Operand]) -> tuple[Kernel, ...]:

@@ -22,9 +22,9 @@ with lazily():
     from prestep.workloads.torch import amp, updates
 
 ADAMW_MOMENTS = 2
-FUSED_ADAMW = (
+FUSED_ADAM = (
     *(("amsgrad", False), ("beta1", 0.9), ("beta2", 0.999), ("eps", 1e-8)),
-    *(("lr", 1e-3), ("maximize", False), ("weight_decay", 0.01)),
+    *(("lr", 1e-3), ("maximize", False)),
 )
 
 
@@ -138,7 +138,7 @@ class OptimizerStep:
             self._sgd(stored)
             return
         if update in ("adam", "orthogonal"):
-            self._adamw(stored)
+            self._adam(stored)
             return
         self.cpu("optimizer_step")
         self.cpu("optimizer_param", len(stored))
@@ -166,18 +166,19 @@ class OptimizerStep:
         moment, fused = self.moment * self.rule.moments, self.choices.fused_optimizer
         updates.sgd(self.tape, stored, self.wide, moment, fused)
 
-    def _adamw(self, stored: Sequence[Tensor]) -> None:
+    def _adam(self, stored: Sequence[Tensor]) -> None:
         """One fused kernel, or eight over lists, or eight for each tensor."""
         t = self.tape
         self.cpu("optimizer_step")
         self.cpu("optimizer_param", len(stored))
         if self.choices.fused_optimizer:
-            self._fused_adamw(stored)
+            self._fused_adam(stored)
         else:
             together = self.choices.foreach_optimizer
-            updates.adam(t, stored, self.wide, self.moment, together)
+            sizes = self.wide, self.moment
+            updates.adam(t, stored, *sizes, together, self.rule.decays)
 
-    def _fused_adamw(self, stored: Sequence[Tensor]) -> None:
+    def _fused_adam(self, stored: Sequence[Tensor]) -> None:
         """Step counters of all tensors, then all tensors: one operation each, by as many launches as they need."""
         t = self.tape
         counters = (Operand("fp32", ()),) * len(stored)
@@ -185,15 +186,17 @@ class OptimizerStep:
         t.operate(count, foreach.lists)
         tables = self._operands(p for p in stored if p.name == "embedding")
         rule = partial(foreach.adamw, tables=tables)
-        t.operate(self._adamw_of(stored), rule)
+        t.operate(self._adam_of(stored), rule)
 
-    def _adamw_of(self, tensors: Sequence[Tensor]) -> Operation:
-        """The fused AdamW of these: parameters, gradients, both moments, no largest ones, and counters."""
+    def _adam_of(self, tensors: Sequence[Tensor]) -> Operation:
+        """The fused Adam of these: parameters, gradients, both moments, no largest ones, and counters."""
         wide = self._operands(tensors)
         moment = tuple(replace(each, dtype=DTYPES[self.moment]) for each in wide)
         counters = (Operand("fp32", ()),) * len(tensors)
         arguments = wide, wide, moment, moment, (), counters
-        return Operation("aten._fused_adamw_.default", arguments, FUSED_ADAMW)
+        name, decay = ("adamw", 0.01) if self.rule.decays else ("adam", 0.0)
+        options = *FUSED_ADAM, ("weight_decay", decay)
+        return Operation(f"aten._fused_{name}_.default", arguments, options)
 
     def _operands(self, tensors: Iterable[Tensor]) -> tuple[Operand, ...]:
         """Parameters as they are stored."""

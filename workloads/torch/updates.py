@@ -28,9 +28,18 @@ SGD = tuple(zip(OF_SGD, (0.0, False, 1e-3, False, 0.9, False, 0.0), strict=True)
 Tensors = Operand | tuple[Operand, ...]
 #: Elements that one launch over a list takes (ForeachUtils.h, MultiTensorApply.cuh).
 CHUNKS = 320 * 65536
-#: Passes over a tensor by each kernel of Lion without a fused one (lion-pytorch, update_fn): the parameter decayed; the
-#: moment copied, scaled, the gradient added, the sign taken; the parameter updated; the moment scaled and added to.
-LION = (2, 2, 2, 3, 2, 3, 2, 3)
+#: Lion without a fused kernel (lion-pytorch, update_fn), and what each operator reads of parameter, gradient, moment
+#: and update: the parameter decays; the moment is copied, scaled, the gradient added, the sign taken; both are updated.
+LION = tuple(
+    zip(
+        words(
+            "mul_.Tensor clone.default mul_.Tensor add.Tensor sign_.default add_.Tensor mul_.Tensor add_.Tensor"
+        ),
+        words("p m u ug u pu m mg"),
+        (1 - 1e-5, None, 0.9, None, None, None, 0.99, None),
+        strict=True,
+    )
+)
 #: Numbers of Adafactor: the least estimate, the least of its rows' mean, the share of a new mean, and the rate.
 LEAST, LEAST_MEAN, SHARE, RATE = 6.1e-5, 0.0078, 0.415, -1e-3
 NORM = "linalg_vector_norm.default"
@@ -54,22 +63,31 @@ def call(
 
 
 def adam(
-    t: Tape, tensors: Sequence[Tensor], wide: int, moment: int, together: bool
+    t: Tape,
+    tensors: Sequence[Tensor],
+    wide: int,
+    moment: int,
+    together: bool,
+    decays: bool,
 ) -> None:
-    """AdamW, each tensor by itself or `together`, where roots of all second moments are alive at once."""
+    """Adam, each tensor by itself or `together`, where roots of all second moments are alive at once."""
+    first = 0 if decays else 1
     weights, moments = operands(tensors, wide), operands(tensors, moment)
     if not together:
         for p, m in zip(weights, moments, strict=True):
-            _adam(t, ADAM, p, m)
+            _adam(t, ADAM, first, p, m)
         return
     _ = Storage(t.memory, float(sum(m.bytes for m in moments)), "workspace")
-    _adam(t, OVER_LISTS, weights, moments)
+    _adam(t, OVER_LISTS, first, weights, moments)
 
 
-def _adam(t: Tape, names: Sequence[str], weights: Tensors, moments: Tensors) -> None:
-    """The steps on a tensor or on lists."""
+def _adam(
+    t: Tape, names: Sequence[str], first: int, weights: Tensors, moments: Tensors
+) -> None:
+    """The steps from the first on, on a tensor or on lists."""
     of = {"p": weights, "g": weights, "m": moments, "v": moments, "r": moments}
-    for name, letters, number in zip(names, READ, NUMBERS, strict=True):
+    steps = list(zip(names, READ, NUMBERS, strict=True))
+    for name, letters, number in steps[first:]:
         read = tuple(of[letter] for letter in letters)
         value: Argument = number
         results: tuple[Operand, ...] = ()
@@ -105,8 +123,13 @@ def lion(
         n = sum(p.elements for p in stored)
         t.launch(Kernel("fused", (n,), bytes=float(n * (3 * wide + 2 * moment))))
         return
-    for p in stored:
-        _passes(t, p.elements, wide, LION)
+    weights, moments = operands(stored, wide), operands(stored, moment)
+    for p, m in zip(weights, moments, strict=True):
+        of = {"p": p, "g": p, "m": m, "u": m}
+        for name, letters, number in LION:
+            read = [of[letter] for letter in letters]
+            more = () if number is None else (number,)
+            call(t, name, *read, *more, results=(read[0],))
 
 
 def adafactor(t: Tape, stored: Sequence[Tensor], wide: int) -> None:
@@ -170,10 +193,3 @@ def quantized(
         t.cpu("compiled_forward")
         moved = 3.0 * wide * p.elements + 2.0 * state
         t.launch(Kernel("fused", (p.elements,), bytes=moved))
-
-
-def _passes(t: Tape, n: int, wide: int, passes: Sequence[int]) -> None:
-    """Kernels over n elements, by how many values of each they read and write."""
-    for count in passes:
-        t.cpu("elementwise_nograd")
-        t.launch(Kernel("fused", (n,), bytes=float(count * wide * n)))
