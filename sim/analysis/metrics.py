@@ -281,11 +281,11 @@ def _at(start: np.ndarray, end: np.ndarray, rows: np.ndarray) -> Intervals:
 def _axes(spans: Timeline) -> list[str]:
     """Axes whose communication is in the spans, innermost first."""
     coded = spans.words("axis")
-    found = {
+    axes = {
         coded.words[i]
         for i in np.unique(coded.codes[spans.matches("kind", *COMMUNICATION)])
     }
-    return [axis for axis in AXES if axis in found] + sorted(found - set(AXES))
+    return [axis for axis in AXES if axis in axes] + sorted(axes - set(AXES))
 
 
 def host_gaps(

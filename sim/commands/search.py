@@ -136,8 +136,8 @@ def _layouts(
     objective = options.objective
     if report is not None:
         answer, tables = words.sheets(best, objective)
-        said = sheets.asked(base, overrides, batch)
-        sheets.write(report, f"Search of {path.name}", answer, tables, said)
+        chips = sheets.asked(base, overrides, batch)
+        sheets.write(report, f"Search of {path.name}", answer, tables, chips)
         shared.talk(f"wrote {report}")
     shared.show_result(
         json_,

@@ -121,8 +121,8 @@ def command(
     shared.talk(f"wrote {results}")
     rows = study.rows_of(results)
     if report is not None:
-        said = sheets.asked(base, overrides)
-        _write(report, path.name, rows, objective, said)
+        chips = sheets.asked(base, overrides)
+        _write(report, path.name, rows, objective, chips)
     _show(rows, objective)
 
 
@@ -157,7 +157,7 @@ def _write(
     name: str,
     rows: Sequence[study.Row],
     objective: ranking.Objective,
-    said: Sequence[str],
+    chips: Sequence[str],
 ) -> None:
     """The report: what was asked, the best run, and all of them in order."""
     heading, cells, notes = _table(rows, objective, len(rows))
@@ -174,7 +174,7 @@ def _write(
         answer = f"The best of {len(lines)} runs: {lines[0][0]}, {lines[0][1]} a step."
     heads = ("run", *heading[changed:])
     table = tables.Sheet("Runs, the best first", heads, lines, notes=notes)
-    sheets.write(report, f"Sweep of {name}", answer, [table], said)
+    sheets.write(report, f"Sweep of {name}", answer, [table], chips)
     shared.talk(f"wrote {report}")
 
 

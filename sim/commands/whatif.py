@@ -113,16 +113,16 @@ def _variants(
     path = catalog.find_scenario(scenario)
     asked = [study.parse_against(text, path) for text in against]
     base = load.load_scenario(path, overrides)
-    found = study.variants_of(base, asked, overrides, prices)
-    for note in dict.fromkeys(note for one in found for note in one.scenario.notes):
+    variants = study.variants_of(base, asked, overrides, prices)
+    for note in dict.fromkeys(note for one in variants for note in one.scenario.notes):
         shared.talk(note)
     if report is not None:
-        shared.talk(f"wrote {_report.write_variants(found, report)}")
-    table = [one.to_dict() for one in found]
+        shared.talk(f"wrote {_report.write_variants(variants, report)}")
+    table = [one.to_dict() for one in variants]
     shared.show_result(
         json_,
         lambda: {"base": table[0], "variants": table[1:]},
-        lambda: whatif_page.variants_page(found),
+        lambda: whatif_page.variants_page(variants),
     )
 
 
@@ -149,9 +149,9 @@ def _side_by_side(
     else:
         name = ", ".join(overrides)
         asked = study.Asked(name, path, tuple(overrides))
-        found = study.variants_of(base, [asked])
-        shared.talk(f"wrote {_report.write_variants(found, report)}")
-        table = found[1].comparison or {}
+        variants = study.variants_of(base, [asked])
+        shared.talk(f"wrote {_report.write_variants(variants, report)}")
+        table = variants[1].comparison or {}
     shared.show_result(json_, lambda: table, lambda: whatif_page.comparison_page(table))
 
 

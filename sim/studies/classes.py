@@ -35,16 +35,16 @@ class Colours:
     @cached_property
     def hosts(self) -> dict[str, tuple[int, ...]]:
         """Host -> the ranks in it."""
-        found: dict[str, list[int]] = {}
+        ranks_of: dict[str, list[int]] = {}
         for rank, gpu in enumerate(self.planned.gpus):
-            found.setdefault(self.planned.fabric.host_of(gpu), []).append(rank)
-        return {host: tuple(ranks) for host, ranks in found.items()}
+            ranks_of.setdefault(self.planned.fabric.host_of(gpu), []).append(rank)
+        return {host: tuple(ranks) for host, ranks in ranks_of.items()}
 
     def stages(self, ranks: Iterable[int]) -> tuple[int, ...]:
         """Pipeline stages of some ranks; none where the job has one."""
         layout = self.planned.lowered.layout
-        found = {layout.where(rank)[1] for rank in ranks} if layout.pp > 1 else set()
-        return tuple(sorted(found))
+        stages = {layout.where(rank)[1] for rank in ranks} if layout.pp > 1 else set()
+        return tuple(sorted(stages))
 
     def kind(self, link: str) -> str:
         return str(self.planned.fabric.links.kind[self._row[link]])
@@ -86,20 +86,20 @@ class Colours:
     @cached_property
     def _inside(self) -> dict[str, list[int]]:
         """Host -> positions of its nodes."""
-        found: dict[str, list[int]] = {}
+        inside: dict[str, list[int]] = {}
         for node, host in enumerate(self.planned.fabric.nodes.hosts):
-            found.setdefault(host, []).append(node)
-        return found
+            inside.setdefault(host, []).append(node)
+        return inside
 
     @cached_property
     def _rows_of(self) -> dict[str, list[int]]:
         """Host -> the links in it and at it."""
         hosts = self.planned.fabric.nodes.hosts
-        found: dict[str, list[int]] = {}
+        rows_of: dict[str, list[int]] = {}
         for row, ends in enumerate(zip(*self._ends, strict=True)):
             for host in {hosts[end] for end in ends} - {""}:
-                found.setdefault(host, []).append(row)
-        return found
+                rows_of.setdefault(host, []).append(row)
+        return rows_of
 
     @property
     def _ends(self) -> tuple[list[int], list[int]]:
@@ -201,15 +201,15 @@ class Colours:
 
     def _communicators(self) -> dict[str, set[tuple[int, ...]]]:
         """Groups by axis, of axes whose groups have every rank; others are folded, and layout says as much."""
-        found: dict[str, set[tuple[int, ...]]] = {}
+        groups_of: dict[str, set[tuple[int, ...]]] = {}
         for comm in _comms(self.planned):
-            found.setdefault(comm.axis, set()).update(
+            groups_of.setdefault(comm.axis, set()).update(
                 tuple(sorted(group)) for group in comm.groups
             )
         world = len(self.planned.gpus)
         return {
             axis: groups
-            for axis, groups in found.items()
+            for axis, groups in groups_of.items()
             if len({rank for group in groups for rank in group}) == world
         }
 

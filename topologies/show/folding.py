@@ -99,12 +99,12 @@ def _link_labels(fabric: Fabric) -> Ints:
 
 
 def _classes(fabric: Fabric, colour: Ints) -> tuple[Class, ...]:
-    found = []
+    classes = []
     for number in range(int(colour.max()) + 1):
         members = np.flatnonzero(colour == number).tolist()
         hosts = {fabric.nodes.hosts[at] for at in members} - {""}
         first = members[0]
-        found.append(
+        classes.append(
             Class(
                 fabric.nodes.kinds[first],
                 len(members),
@@ -112,7 +112,7 @@ def _classes(fabric: Fabric, colour: Ints) -> tuple[Class, ...]:
                 fabric.nodes.names[first],
             )
         )
-    return tuple(found)
+    return tuple(classes)
 
 
 def _edges(fabric: Fabric, src: Ints, dst: Ints) -> tuple[Edge, ...]:
@@ -122,11 +122,11 @@ def _edges(fabric: Fabric, src: Ints, dst: Ints) -> tuple[Edge, ...]:
     pairs, where = np.unique(keys, axis=0, return_inverse=True)
     where = where.reshape(-1)
     one = links.bandwidth / links.count
-    found = []
+    edges = []
     for number, (a, b, _) in enumerate(pairs.tolist()):
         rows = np.flatnonzero(where == number)
         cables = int(links.count[rows].sum()) // 2
-        found.append(
+        edges.append(
             Edge(
                 (a, b),
                 str(links.kind[rows[0]]),
@@ -135,4 +135,4 @@ def _edges(fabric: Fabric, src: Ints, dst: Ints) -> tuple[Edge, ...]:
                 float(one[rows].max()),
             )
         )
-    return tuple(found)
+    return tuple(edges)
