@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -35,13 +35,29 @@ class LinkBytes:
     @cached_property
     def carried(self) -> Floats:
         """For the simulated transfers."""
-        return self._sum((p.links, p.usage * size) for p, size in self.moved)
+        return self._sum()
 
     @cached_property
     def everywhere(self) -> Floats:
         """With transfers on other hosts that stand for the same."""
-        moved = ((p.links, p.usage * size * p.copies) for p, size in self.moved)
-        return self._sum(moved)
+        return self._sum(copied=True)
+
+    @cached_property
+    def data(self) -> Floats:
+        """What is data of `carried`, without the flags and headers that links carry beside it."""
+        return self._sum(data=True)
+
+    @cached_property
+    def data_everywhere(self) -> Floats:
+        """What is data of `everywhere`."""
+        return self._sum(data=True, copied=True)
+
+    def _sum(self, data: bool = False, copied: bool = False) -> Floats:
+        total = np.zeros(self.links)
+        for plan, size in self.moved:
+            usage = plan.data_usage if data else plan.usage
+            np.add.at(total, plan.links, usage * size * (plan.copies if copied else 1))
+        return total
 
     @cached_property
     def copies(self) -> Floats:
@@ -50,23 +66,6 @@ class LinkBytes:
         for plan, _ in self.moved:
             np.maximum.at(copies, plan.links, plan.copies)
         return copies
-
-    @cached_property
-    def data(self) -> Floats:
-        """What is data of `carried`, without the flags and headers that links carry beside it."""
-        return self._sum((p.links, p.data_usage * size) for p, size in self.moved)
-
-    @cached_property
-    def data_everywhere(self) -> Floats:
-        """What is data of `everywhere`."""
-        moved = ((p.links, p.data_usage * size * p.copies) for p, size in self.moved)
-        return self._sum(moved)
-
-    def _sum(self, parts: Iterable[tuple[Ints, Floats]]) -> Floats:
-        total = np.zeros(self.links)
-        for links, bytes_ in parts:
-            np.add.at(total, links, bytes_)
-        return total
 
 
 @dataclass(frozen=True, eq=False)

@@ -68,6 +68,13 @@ class Nodes:
         at = {name: number for number, name in enumerate(dict.fromkeys(bare))}
         return np.array([at[name] for name in bare], dtype=np.int64)
 
+    @cached_property
+    def above(self) -> Ints:
+        """Of every node the first of its host; a node outside of hosts stands for itself."""
+        host = self.host_at
+        _, first, which = np.unique(host, return_index=True, return_inverse=True)
+        return np.where(host >= 0, first[which], np.arange(len(host)))
+
     def of_kind(self, kind: str) -> tuple[str, ...]:
         """Names of one kind, in order."""
         return tuple(

@@ -63,7 +63,6 @@ class Batch:
         self._nodes, self._links, self._router = nodes, links, router
         self._spread: tuple[Ints, Ints, Resolved] | None = None
         self._zeros: list[Floats] = []
-        self._hops_inside: dict[tuple[Pattern, int], Ints] = {}
         self._routers: dict[Pattern, Router] = {}
 
     @property
@@ -257,7 +256,7 @@ class Batch:
         """Whether a path out of a host and back may be as short as those between two of its nodes."""
         to_port = host.away[0, start].min(initial=FAR)
         from_port = host.home[0, end].min(initial=FAR)
-        return int(self._hops(host, start)[end]) >= int(to_port + from_port) + 2
+        return int(self._inner(host).hops(start)[end]) >= int(to_port + from_port) + 2
 
     def routes(self, src: int, dst: int) -> list[tuple[Ints, float]]:
         """Returns `Router.routes`; within a host those of the first host of its pattern, moved to this one."""
@@ -284,7 +283,7 @@ class Batch:
             host, host, np.array([src]), np.array([dst])
         ).fewest
         start, end = self.stubs.local[[src, dst]].tolist()
-        return int(self._hops(host, start)[end]) <= int(fewest[0])
+        return int(self._inner(host).hops(start)[end]) <= int(fewest[0])
 
     def _inner(self, host: Pattern) -> Router:
         """Routes within the first host of a pattern, by places of its nodes and rows."""
@@ -293,12 +292,6 @@ class Batch:
             within = some_nodes(self._nodes, nodes), some_links(self._links, rows)
             self._routers[host] = Router(*within)
         return self._routers[host]
-
-    def _hops(self, host: Pattern, start: int) -> Ints:
-        """Hops within the first host of a pattern from one of its nodes, by places."""
-        if (host, start) not in self._hops_inside:
-            self._hops_inside[host, start] = self._inner(host).hops(start)
-        return self._hops_inside[host, start]
 
     def _trips(self, src: Ints, dst: Ints, pairs: Ints) -> tuple[list[_Trips], Ints]:
         """Ways between hosts by the ports they take; and the pairs that do not have exactly one way to the net."""

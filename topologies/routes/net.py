@@ -95,19 +95,12 @@ class Net:
         self._links = some_links(links, self.rows)
         self._router = Router(self._nodes, self._links)
         self._count = links.count
-        self._hops: dict[int, Ints] = {}
+        # Classes of switches between which there were more paths than are kept, so that the two ends chose.
+        self.chosen: dict[int, set[int]] = {}
+        self._surveys: dict[int, tuple[Ints, Ints]] = {}
         self._carried: dict[bytes, tuple[Ints, Ints]] = {}
         self._bundles: dict[tuple[int, int], _Bundle] = {}
         self._paths: dict[tuple[int, int, int, int], tuple[Ints, Floats]] = {}
-
-    @cached_property
-    def chosen(self) -> dict[int, set[int]]:
-        """Classes of switches between which there were more paths than are kept, so that the two ends chose."""
-        return {}
-
-    @cached_property
-    def _surveys(self) -> dict[int, tuple[Ints, Ints]]:
-        return {}
 
     @cached_property
     def _twins(self) -> Twins:
@@ -117,18 +110,13 @@ class Net:
         """Hops between switches, for every exit and every entry of every pair."""
         first = self._twins.first[exits]
         starts, where = np.unique(first, return_inverse=True)
-        table = np.stack([self._hops_from(start) for start in starts.tolist()])
+        table = np.stack([self._router.hops(start) for start in starts.tolist()])
         line, goal = where.reshape(exits.shape)[:, :, None], entries[:, None, :]
         hops = table[line, goal]
         # To the first of its twins a switch has as far as that one to it.
         back = goal == first[:, :, None]
         hops = np.where(back, table[line, exits[:, :, None]], hops)
         return np.where(goal == exits[:, :, None], 0, hops)
-
-    def _hops_from(self, switch: int) -> Ints:
-        if switch not in self._hops:
-            self._hops[switch] = self._router.hops(switch)
-        return self._hops[switch]
 
     def classes(self, switches: Ints) -> Ints:
         """The first of the twins of each switch."""
@@ -137,7 +125,7 @@ class Net:
     def survey(self, switch: int) -> tuple[Ints, Ints]:
         """Hops to every switch, and the number of shortest paths, whatever their links."""
         if switch not in self._surveys:
-            hops = self._hops_from(switch)
+            hops = self._router.hops(switch)
             self._surveys[switch] = hops, self._router.paths_of(hops)
         return self._surveys[switch]
 

@@ -108,6 +108,7 @@ class Router:
         self._nodes, self._links = nodes, links
         self._paths: dict[tuple[int, int], list[tuple[Ints, float]]] = {}
         self.spreads: dict[tuple[int, int], tuple[Ints, Floats]] = {}
+        self._hops: dict[int, Ints] = {}
         self._of_kind: dict[str, npt.NDArray[np.bool_]] = {}
 
     @property
@@ -164,6 +165,11 @@ class Router:
 
     def hops(self, src: int) -> Ints:
         """Hops from `src` to every node; very many to one that it cannot reach."""
+        if src not in self._hops:
+            self._hops[src] = self._flooded(src)
+        return self._hops[src]
+
+    def _flooded(self, src: int) -> Ints:
         hops = np.full(len(self._nodes), FAR, dtype=np.int64)
         hops[src] = 0
         edge = np.array([src])

@@ -247,7 +247,8 @@ class _Survey:
         inner = _Grouped(np.where(a == b, a, -1), hosts)
         out = _Grouped(np.where((a >= 0) & (b < 0), a, -1), hosts)
         into = _Grouped(np.where((b >= 0) & (a < 0), b, -1), hosts)
-        kind = _numbers(nodes.kinds, {})
+        kinds = {kind: at for at, kind in enumerate(dict.fromkeys(nodes.kinds))}
+        kind = np.array([kinds[kind] for kind in nodes.kinds])
         return cls(nodes, host, kind, src, dst, table, members, inner, out, into)
 
     @property
@@ -323,17 +324,9 @@ class _Survey:
         pattern.survey()
 
 
-def _numbers(texts: tuple[str, ...], numbers: dict[str, int]) -> Ints:
-    """A number for each text by first appearance, from 0; `numbers` has those that are given."""
-    first = len(numbers)
-    each = [numbers.setdefault(text, len(numbers) - first) for text in texts]
-    return np.array(each, dtype=np.int64)
-
-
 def _joined(nodes: Nodes, src: Ints, dst: Ints, inward: Bools) -> Ints:
     """Numbers of hosts where those that `inward` links join, directly or over switches of a rack, are one (NVL72)."""
-    host = _numbers(nodes.hosts, {"": -1})
-    above = _first_of(host)
+    host, above = nodes.host_at, nodes.above
     across = inward & (above[src] != above[dst])
     if not across.any():
         return host
@@ -344,12 +337,6 @@ def _joined(nodes: Nodes, src: Ints, dst: Ints, inward: Bools) -> Ints:
     numbers = np.full(len(host), -1)
     _, numbers[inside] = np.unique(label[inside], return_inverse=True)
     return numbers
-
-
-def _first_of(host: Ints) -> Ints:
-    """Of every node: the first of its host; a node outside of hosts stands for itself."""
-    _, first, which = np.unique(host, return_index=True, return_inverse=True)
-    return np.where(host >= 0, first[which], np.arange(len(host)))
 
 
 def _transit(pattern: Pattern) -> int:

@@ -34,6 +34,7 @@ class Symmetry:
 
     def __init__(self, nodes: Nodes, links: Links, batch: Batch) -> None:
         self._nodes, self._links, self._batch = nodes, links, batch
+        self._marks: dict[bytes, bytes] = {}
 
     @property
     def _stubs(self) -> Stubs:
@@ -99,10 +100,6 @@ class Symmetry:
         if key not in self._marks:
             self._marks[key] = self._mark(hosts)
         return b"|".join((within, self._marks[key]))
-
-    @cached_property
-    def _marks(self) -> dict[bytes, bytes]:
-        return {}
 
     def _mark(self, hosts: _Hosts) -> bytes:
         """The same for hosts in their order, wherever the nodes of a group lie in them."""

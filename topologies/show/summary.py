@@ -11,7 +11,7 @@ import numpy as np
 from prestep.sim.errors import InputError
 from prestep.sim.units import format_bandwidth, format_duration
 from prestep.topologies.core.checks import components
-from prestep.topologies.core.kinds import ENDPOINTS, STORAGE_LINKS, TIERS
+from prestep.topologies.core.kinds import STORAGE_LINKS, TIERS
 from prestep.topologies.fabric import Fabric
 from prestep.topologies.show.folding import fold
 from prestep.topologies.show.tiers import parts
@@ -136,36 +136,14 @@ def diameter(fabric: Fabric) -> tuple[int, float, str, str]:
     starts = [c.example for c in fold(fabric, 64).classes if c.kind == "gpu"]
     longest: tuple[int, float, str, str] = (0, 0.0, fabric.gpus[0], fabric.gpus[0])
     gpus = fabric.positions(fabric.gpus)
-    src, dst = fabric.ends
-    order = np.argsort(src, kind="stable")
-    first = np.searchsorted(src[order], np.arange(len(fabric.nodes) + 1))
     for start in starts:
-        hops = _hops(fabric, fabric.node_index(start), dst[order], first)[gpus]
+        hops = fabric.hops(start)[gpus]
         far = fabric.gpus[int(hops.argmax())]
         links = int(hops.max())
         if links > longest[0]:
             latency = fabric.latency(fabric.route(start, far))
             longest = (links, latency, start, far)
     return longest
-
-
-def _hops(
-    fabric: Fabric, start: int, ends: np.ndarray, first: np.ndarray
-) -> np.ndarray:
-    """Links from a node to every other, layer by layer; nothing goes through a GPU, a memory or a disk."""
-    hops = np.full(len(fabric.nodes), -1)
-    hops[start] = 0
-    stops = np.array([kind in ENDPOINTS for kind in fabric.nodes.kinds])
-    edge, step = np.array([start]), 0
-    while len(edge):
-        step += 1
-        found = np.unique(
-            np.concatenate([ends[first[at] : first[at + 1]] for at in edge.tolist()])
-        )
-        found = found[hops[found] < 0]
-        hops[found] = step
-        edge = found[~stops[found]]
-    return hops
 
 
 def bisection_bound(fabric: Fabric) -> float:

@@ -132,16 +132,9 @@ def domains(fabric: Any) -> dict[str, int]:
 
 
 def _domains(fabric: Any) -> dict[str, int]:
-    nodes, (src, dst) = fabric.nodes, fabric.ends
-    first: dict[str, int] = {}
     # Every node of a host hangs together with the host's first.
-    above = np.array(
-        [
-            first.setdefault(host, at) if host else at
-            for at, host in enumerate(nodes.hosts)
-        ]
-    )
+    above, (src, dst) = fabric.nodes.above, fabric.ends
     rows = fabric.links.of_kind("nvlink")
-    label = joined(len(nodes), above[src[rows]], above[dst[rows]])[above]
+    label = joined(len(above), above[src[rows]], above[dst[rows]])[above]
     gpus = fabric.gpus
     return dict(zip(gpus, label[fabric.positions(gpus)].tolist(), strict=True))
