@@ -81,36 +81,22 @@ def _asked(
     kind: str, shape: tuple[int, ...], dtype: str, layout: str, moved: float
 ) -> kernels.Kernel:
     """The kernel, also by the name that results have ("aten.mm.default"); a product as programs ask for it."""
-    is_operation, operation = kind.startswith("aten."), kind.removeprefix("aten.")
-    operation = operation.split(".")[0]
-    name = kernels.PREFIX + operation
-    if kind in kinds.KINDS:
-        name = kind
-    elif name not in kinds.KINDS and operation in rules.RULES:
-        moved = moved or _moved_once(shape, dtype)
-    elif name not in kinds.KINDS and not moved and is_operation:
-        hint = did_you_mean(operation, rules.RULES)
-        raise InputError.of("command line", "KIND", f'"{kind}"', EXPECTED, hint)
-    elif name not in kinds.KINDS:
-        name = name if is_operation else kind
+    operation = kind.removeprefix("aten.").split(".")[0]
+    name, at = kernels.PREFIX + operation, "command line"
+    if kind in kinds.KINDS or (kind == operation and operation not in rules.RULES):
+        name = name if kind not in kinds.KINDS and name in kinds.KINDS else kind
+    elif name not in kinds.KINDS and not moved:
+        # Captures count the bytes of such an operation from its tensors.
+        if operation not in rules.RULES:
+            hint = did_you_mean(operation, rules.RULES)
+            raise InputError.of(at, "KIND", f'"{kind}"', EXPECTED, hint)
+        if dtype not in kinds.DTYPE_BYTES:
+            raise InputError.of(at, "--dtype", f'"{dtype}"', "one with --bytes")
+        moved = 2 * kinds.DTYPE_BYTES[dtype] * math.prod(shape)
     if name in (kernels.GEMM, "aten mm"):
         return kernels.product(shape, dtype, layout or "nt")
     asked = kernels.named(name, shape, dtype, layout, moved)
     return replace(asked, layout=layout or "nt") if asked.is_product else asked
-
-
-def _moved_once(shape: tuple[int, ...], dtype: str) -> float:
-    """Bytes of an operation that captures count from its tensors: of one as large as SHAPE, read and written.
-
-    Raises
-    ------
-    InputError
-        If nobody knows how large an element is.
-    """
-    if dtype in kinds.DTYPE_BYTES:
-        return 2 * kinds.DTYPE_BYTES[dtype] * math.prod(shape)
-    expected = f"one of {', '.join(kinds.DTYPE_BYTES)}, or --bytes"
-    raise InputError.of("command line", "--dtype", f'"{dtype}"', expected)
 
 
 def _chain(gpu: costs.Gpu, asked: kernels.Kernel) -> Iterator[str]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 from prestep.sim.costs import convolutions
 from prestep.sim.costs.estimators.roofline import Roofline
@@ -118,8 +117,7 @@ class Base:
         if kernel.kind.startswith(RECURRENT) and len(kernel.shape) == 5:
             return self._recurrent(kernel)
         if is_product(kernel):
-            vector = is_by_vector(kernel)
-            if vector:
+            if is_by_vector(kernel):
                 return FLOOR + memory
             fewer = FEWER_BITS if kernel.layout.endswith(FAST) else 1.0
             return fewer * self._product(_as_gemm(kernel))
@@ -273,16 +271,5 @@ def _as_gemm(kernel: Kernel) -> Kernel:
     """The product as tiles know it, which moves every operand once."""
     if kernel.is_product:
         return plain_product(kernel)
-    kind = without_bias(kernel).kind
+    kind = LIKE.get(kernel.kind, kernel.kind)  # without a bias
     return Kernel(kind, kernel.shape, kernel.dtype, kernel.layout[:2])
-
-
-def without_bias(kernel: Kernel) -> Kernel:
-    """The product that a product with a bias is beside it; others as they are.
-
-    Examples
-    --------
-    >>> without_bias(Kernel("aten addmm", (8, 8, 8))).kind
-    'aten mm'
-    """
-    return replace(kernel, kind=LIKE.get(kernel.kind, kernel.kind))

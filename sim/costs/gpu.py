@@ -12,7 +12,7 @@ from typing import Any
 from prestep.sim.costs import aten, gemm, generated, padding, sustained
 from prestep.sim.costs.clock import work_kind
 from prestep.sim.costs.draw import Draw
-from prestep.sim.costs.estimators import Basis, Estimate, Estimator, tiles
+from prestep.sim.costs.estimators import Basis, Estimator, tiles
 from prestep.sim.costs.estimators.attention import is_plain, widened
 from prestep.sim.costs.estimators.chain import chain_of
 from prestep.sim.costs.estimators.operations import AtenTables
@@ -178,17 +178,6 @@ class Gpu:
     def link(self, kernel: Kernel) -> Estimator:
         """The estimator that answers for a kernel; the last one of the chain answers for all."""
         return next(link for link in self.chain if link.answers(kernel))
-
-    def estimate(self, kernel: Kernel) -> Estimate:
-        """How long a kernel runs alone, which estimator says so, and what that rests on; raises as `duration`.
-
-        Examples
-        --------
-        >>> product = Kernel("aten mm", (8192, 4096, 4096), "bf16", "nt")
-        >>> load("h200").estimate(product).grade, load("mi300x").estimate(product).reason
-        ('measured', 'no table')
-        """
-        return Estimate(self.duration(kernel), self.link(kernel), self.basis(kernel))
 
     def duration(self, kernel: Kernel) -> float:
         """Seconds from the first to the end of the last CUDA kernel of one aten operation, alone on the GPU.

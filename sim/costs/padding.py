@@ -82,7 +82,7 @@ def filled_up(
     # A table may dip between two sizes that the search looks at: no lower than where the smaller one's search ended.
     (axis,) = over
     size = kernel.shape[axis]
-    smaller = size_below(size, _steps(kernel))
+    smaller = int(size) // (step := _step(size, _steps(kernel))) * step
     if not 0 < smaller < size:
         return time
     return max(time, least(_resized(kernel, axis, smaller), remembered, over))
@@ -157,22 +157,11 @@ def sizes_above(size: float, steps: int) -> Iterator[int]:
     """
     whole = int(size)  # some shapes have a part of a sequence
     while whole < LARGEST:
-        whole = size_below(whole, steps) + _step(whole, steps)
+        step = _step(whole, steps)
+        whole = (whole // step + 1) * step
         yield whole
 
 
-def size_below(size: float, steps: int) -> int:
-    """The largest size that is no larger, of so many in every octave; 0 below the first.
-
-    Examples
-    --------
-    >>> size_below(2561, 4)
-    2560
-    """
-    step = _step(int(size), steps)
-    return int(size) // step * step
-
-
-def _step(whole: int, steps: int) -> int:
+def _step(size: float, steps: int) -> int:
     """Distance of two sizes that the search looks at, around a size."""
-    return max(1, (1 << max(0, whole.bit_length() - 1)) // steps)
+    return max(1, (1 << max(0, int(size).bit_length() - 1)) // steps)

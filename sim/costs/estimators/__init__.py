@@ -38,24 +38,6 @@ class Basis(NamedTuple):
     source: str = OWN
 
 
-class Estimate(NamedTuple):
-    """How long a kernel takes alone on one GPU, which estimator says so, and what that rests on."""
-
-    seconds: float
-    estimator: Estimator
-    basis: Basis
-
-    @property
-    def grade(self) -> str:
-        """Evidence grade of the seconds."""
-        return self.basis.grade
-
-    @property
-    def reason(self) -> str:
-        """What replaces a measurement of the kernel; "" where its own table reaches it."""
-        return self.basis.reason
-
-
 class Estimator:
     """One way to price a kernel; the base of all of them.
 

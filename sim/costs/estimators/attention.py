@@ -317,7 +317,8 @@ class WideHeads(Estimator):
         # Nobody measured by how much: narrower heads are in the tables, wider ones take time as their products do.
         if width >= REFERENCE:
             return Stand(of_reference(kernel), width / REFERENCE)
-        return Stand(_own_width(kernel), 1.0) if latent else None
+        layout = kernel.layout.replace(f"_{LATENT}", "")
+        return Stand(replace(kernel, layout=layout), 1.0) if latent else None
 
     def _stand(self, kernel: Kernel) -> Stand:
         wide = self.stand(kernel)
@@ -333,10 +334,6 @@ class WideHeads(Estimator):
                 row.kernel.shape[5] for row in rows
             )
         return kernel.shape[5] in self._measured_widths[group]
-
-
-def _own_width(kernel: Kernel) -> Kernel:
-    return replace(kernel, layout=kernel.layout.replace(f"_{LATENT}", ""))
 
 
 def widths_of(gpu: Gpu, kernel: Kernel) -> Widths | None:
