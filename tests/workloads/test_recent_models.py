@@ -224,7 +224,7 @@ def test_text_models_of_those_that_see(tmp_path: Path) -> None:
 
 #: Layers of other families, the keys of a file that have them, and what it is said to be read as.
 ALIKE: dict[str, tuple[dict[str, Any], str, str]] = {
-    "attention": ({}, "llama", "attention of 32 heads and 8 of keys"),
+    "attention": ({}, "llama", "attention of 32 heads, 8 of keys"),
     "experts": ({"num_local_experts": 8, "num_experts_per_tok": 2}, "mixtral", "8 exp"),
     "beside": (
         {"use_parallel_residual": True, "num_key_value_heads": None},

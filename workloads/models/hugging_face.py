@@ -93,10 +93,6 @@ _NO_BLOCKS = words(
 )
 
 
-#: What a file is taken for where nothing in it says more.
-PLAINEST = "llama"
-
-
 class _Read(Config):
     """A config.json that notes which of its keys are asked for; what is merged with it notes them, too."""
 
@@ -120,18 +116,21 @@ class _Read(Config):
 
 
 class _Reading(NamedTuple):
-    """A config.json read as one of a family: how many keys were read, and which were not that may be about blocks."""
+    """A config.json read as one of a family: how many of its keys were read, and how many that it does not have.
+
+    ``passed`` are keys of the file that were not read and may be about blocks.
+    """
 
     name: str
     table: Config
     read: int
+    absent: int
     passed: tuple[str, ...]
 
     @property
-    def fit(self) -> tuple[int, int, int, bool]:
-        """Fewest keys are passed over, then most are read; of equal ones the plainest model is meant."""
-        blocks = len([*_blocks(self.table)])
-        return -len(self.passed), self.read, -blocks, self.name == PLAINEST
+    def fit(self) -> tuple[int, int, int]:
+        """Fewest keys are passed over, then most are read, then fewest are made up."""
+        return -len(self.passed), self.read, -self.absent
 
 
 def _reading(name: str, family: Family, config: Config, where: str) -> _Reading:
@@ -143,20 +142,18 @@ def _reading(name: str, family: Family, config: Config, where: str) -> _Reading:
         for key in sorted(config.keys() - read)
         if config[key] and not any(part in key for part in _NO_BLOCKS)
     )
-    return _Reading(name, table, len(config.keys() & read), passed)
+    used = len(config.keys() & read)
+    return _Reading(name, table, used, len(read) - used, passed)
 
 
 def _blocks(table: Config) -> Iterator[str]:
     """What a model's layers are made of, in words."""
-    pattern = table.get("layer_pattern", "")
-    layers = table.get("layers") or len(pattern)
-    yield f"a transformer of {layers} layers"
-    if pattern:
-        yield f"pattern {pattern[:12]}{'...' if pattern[12:] else ''}"
-    heads, keys = table["heads"], table.get("kv_heads")
-    latent = "latent attention" if table.get("kv_lora_rank") else "attention"
-    yield f"{latent} of {heads} heads" + (f" and {keys} of keys" if keys else "")
+    latent = "latent " if table.get("kv_lora_rank") else ""
+    yield f"a transformer with {latent}attention of {table['heads']} heads"
     said = {
+        "kv_heads": "{} of keys",
+        "layers": "{} layers",
+        "layer_pattern": "layers {:.12}...",
         "qk_norm": "norms of queries and keys",
         "window": "a window of {} tokens",
         "index_topk": "an indexer of {} keys",

@@ -16,16 +16,12 @@ def _gemma(config: Config, where: str) -> Config:
     return made | {"norm": "rms-centred"}
 
 
-def _gemma2(config: Config, where: str) -> Config:
+def _gemma3(config: Config, where: str) -> Config:
     for key in ("attn_logit_softcapping", "final_logit_softcapping"):
         if config.get(key):
-            expected = "null: capped scores are not simulated"
-            raise InputError.of(where, key, str(config[key]), expected)
-    return _gemma(config, where) | {"norms": "around"} | window(config, where)
-
-
-def _gemma3(config: Config, where: str) -> Config:
-    return _gemma2(config, where) | {"qk_norm": True}
+            raise InputError.of(where, key, str(config[key]), "null: no capped scores")
+    made = _gemma(config, where) | window(config, where)
+    return made | {"norms": "around", "qk_norm": True}
 
 
 _USUAL = {"head_dim": 256, "tie_word_embeddings": True}
@@ -37,13 +33,12 @@ _THIRD = {
     "sliding_window": 4096,
     "sliding_window_pattern": 6,
 }
-_CAPPED = {"attn_logit_softcapping": 50.0, "sliding_window_pattern": 2}
 FAMILIES = {
     "gemma": Family(LLAMA, _gemma, _USUAL),
-    "gemma2": Family(LLAMA, _gemma2, _USUAL | _CAPPED),
     "gemma3_text": Family(LLAMA, _gemma3, _USUAL | _THIRD),
 }
 REFUSED = {
+    "gemma2": "capped scores",
     "gemma3n_text": "inputs of every layer from tables of their own, and layers that share keys and values",
     "gemma4_text": "layers with heads of another width, and others that share keys and values",
 }
