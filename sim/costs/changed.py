@@ -92,12 +92,11 @@ class ChangedGpu(Gpu):
         """
         if drawn := self.model.beyond_limit(kernel):
             at_pace = replace(self._speed, clock=self._pace(kernel))
-            power, as_model = (
-                _power(self.model, at_pace, drawn),
-                self.model.load(kernel),
-            )
+            power, its = _power(self.model, at_pace, drawn), self.model.load(kernel)
             assert power is not None
-            return power.load(power.product, as_model.follows, as_model.own)
+            # The clock that a product reaches in a burst stays, unless the highest is lower now.
+            own = max(1.0, its.own * self._speed.clock)
+            return power.load(power.product, its.follows, own)
         return load_under(self.model, self, kernel)
 
     def _pace(self, kernel: Kernel) -> float:

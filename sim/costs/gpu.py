@@ -105,7 +105,6 @@ class Gpu:
         self.chain = chain
         self._times: dict[Kernel, float] = {}
         self._bases: dict[Kernel, Basis] = {}
-        self._ratios: dict[Kernel, float | None] = {}
         self.unfilled: dict[Kernel, float] = {}
 
     def _fused(self) -> float:
@@ -254,14 +253,6 @@ class Gpu:
     def tile_time(self, kernel: Kernel) -> float:
         """Seconds of a product by the tile model alone, without what rows near it say."""
         return tiles.seconds(self, kernel)
-
-    def measured_ratio(self, kernel: Kernel) -> float | None:
-        """Time of an operation here over that on the GPU that it is like; None where not both were measured."""
-        if self.like is None:
-            return None
-        if kernel not in self._ratios:
-            self._ratios[kernel] = sibling.measured_ratio(self, self.like, kernel)
-        return self._ratios[kernel]
 
     # What times rest on.
 

@@ -52,12 +52,12 @@ class Sibling(Estimator):
             ratio = tiles.aligned(gpu, kernel) / tiles.aligned(like, kernel)
             return ratio * like.alone(kernel)
         beyond = max(0.0, like.lent(kernel) - like.floor)
-        measured = gpu.measured_ratio(kernel) or self._streams(kernel)
+        measured = measured_ratio(gpu, like, kernel) or self._streams(kernel)
         return gpu.floor + (measured or least_over(gpu, like, kernel)) * beyond
 
     def basis(self, kernel: Kernel) -> Basis:
         gpu, like = self.gpu, self._like
-        ratio = gpu.measured_ratio(kernel)
+        ratio = measured_ratio(gpu, like, kernel)
         borne_out = (kernel.kind, kernel.dtype) in gpu.facts.borne_out
         grade = "fitted" if borne_out or ratio else "guess"
         how = "" if ratio is None else ", by an operation measured on both"
