@@ -202,7 +202,7 @@ def test_attention_in_fp8_has_its_own_kernels() -> None:
             kernel.dtype
             for graph in made.chains
             for kernel in graph.kernels
-            if kernel.kind.startswith("attention")
+            if "attention" in kernel.kind
         }
 
     assert formats(wide) == {"bf16"} and formats(narrow) == {"fp8"}
