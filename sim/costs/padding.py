@@ -67,8 +67,11 @@ def filled_up(
     further: tuple[int, ...] = (),
 ) -> float:
     """Seconds of a kernel by a table, no more than of a larger one; `further`: more sizes that can be filled up."""
-    if _own_choice(kernel):
-        return seconds(kernel)
+    if gemm.is_tiled(kernel):
+        # A library takes longer where rows lie at no multiple of 16 bytes than for a larger product.
+        _, shape = gemm.products(kernel)
+        if gemm.unaligned(shape, kernel.layout, kernel.dtype):
+            return seconds(kernel)
 
     def remembered(one: Kernel) -> float:
         if one not in gpu.unfilled:
@@ -86,14 +89,6 @@ def filled_up(
     if not 0 < smaller < size:
         return time
     return max(time, least(_resized(kernel, axis, smaller), remembered, over))
-
-
-def _own_choice(kernel: Kernel) -> bool:
-    """Whether a library takes longer for a kernel than for a larger one: rows lie at no multiple of 16 bytes."""
-    if not gemm.is_tiled(kernel):
-        return False
-    _, shape = gemm.products(kernel)
-    return gemm.unaligned(shape, kernel.layout, kernel.dtype)
 
 
 def least(
