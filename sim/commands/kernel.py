@@ -88,9 +88,7 @@ def _asked(
         # Captures count the bytes of such an operation from its tensors.
         if operation not in rules.RULES:
             hint = did_you_mean(operation, rules.RULES)
-            raise InputError.of(
-                at, "KIND", f'"{kind}"', "an operation, or --bytes", hint
-            )
+            raise InputError.of(at, "KIND", f'"{kind}"', "one with --bytes", hint)
         if dtype not in kinds.DTYPE_BYTES:
             raise InputError.of(at, "--dtype", f'"{dtype}"', "one with --bytes")
         moved = 2 * kinds.DTYPE_BYTES[dtype] * math.prod(shape)
