@@ -136,7 +136,7 @@ class Base:
             for shape in convolutions.products(kernel)
         ]
         copies = convolutions.turned(kernel, MEMORY * self._roofline.bandwidth)
-        apart = convolutions.by_filter(kernel)
+        apart = convolutions.by_filter(kernel) + convolutions.by_channel(kernel)
         before = copies + convolutions.by_sample(kernel)
         return before + max(memory, math.fsum(passes) or arithmetic, apart)
 

@@ -20,6 +20,10 @@ EACH_SAMPLE = (0.4e-6, 8e-6)
 #: and no kernel splits the sum (measured: 20 to 29 ns in rows for fitting).
 SWAPPED, EACH_PLACE = "swapped", 24e-9
 
+#: PyTorch's generic kernels for a filter a channel, which is not square: seconds of an element, and of a tap of it,
+#: forward and of both gradients (fitted to rows of an H200 with 3 to 31 taps: 10.2 to 20.8 ps, 13.3 to 92.5 ps).
+BY_CHANNEL = (9.4e-12, 0.345e-12), (8.6e-12, 2.15e-12)
+
 
 def is_convolution(kernel: Kernel) -> bool:
     """Whether a kernel is a convolution of known sizes."""
@@ -74,3 +78,11 @@ def by_filter(kernel: Kernel) -> float:
         return 0.0
     _, channels, _, _, _, high, wide, _, groups = kernel.shape
     return EACH_PLACE * channels / groups * high * wide
+
+
+def by_channel(kernel: Kernel) -> float:
+    """Seconds of PyTorch's own kernels where each channel has a filter along a sequence, which arithmetic bounds."""
+    n, c, h, w, k, r, s, _, groups = kernel.shape
+    element, tap = BY_CHANNEL[kernel.kind.endswith("backward")]
+    own = groups == c == k > 1 and r != s
+    return n * k * h * w * (element + tap * r * s) if own else 0.0

@@ -35,7 +35,9 @@ REACH = 16
 def _with_copies(operands: tuple[Operand, ...]) -> tuple[str, tuple[Kernel, ...]]:
     """The memory format that cuDNN is called in, and what copies operands of another one."""
     last, others = _formatted(operands)
-    layout = "channels_last" if last else memory_format(operands[0])
+    sequence = others and len(operands[0].shape) == 3  # its copies lie in order
+    given = "" if sequence else memory_format(operands[0])
+    layout = "channels_last" if last else given
     return layout, tuple(kernel for pair in others for kernel in copied(*pair))
 
 
@@ -111,12 +113,14 @@ def _kind(
 ) -> str:
     """What cuDNN chooses kernels by: memory format, whether a picture is enlarged, one picture in groups, gaps.
 
-    One picture in groups is what vmap makes of filters that differ from picture to picture; gaps are a filter's.
+    One picture in groups is what vmap makes of filters that differ from picture to picture; gaps are a filter's. A
+    filter for each channel of one sequence (LFM2) is none of these: PyTorch's own kernels run, as for any batch.
     """
-    batch, groups = shape[0], shape[-1]
+    batch, channels, *_, groups = shape
+    depthwise = groups == channels == shape[4]
     apart = (
         "transposed" * (transposed is True),
-        "samples" * (batch == 1 < groups),
+        "samples" * (batch == 1 < groups and not depthwise),
         gaps,
     )
     return "_".join(filter(None, (layout, *apart)))
