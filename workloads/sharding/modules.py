@@ -82,6 +82,8 @@ class ShardedModule:
 
             self.root.forward_first(hooked)
         # The last gather's buffer (FSDPState._post_forward of the root).
+        if self.root is not None:
+            self.root.let_through()
         self.flow.arrived = None
         return outputs
 

@@ -31,8 +31,10 @@ class Flow:
         End of the reduction whose buffer is in use, and of all that was issued to reduce gradients.
     freed : list of tuple of int
         Ends of the computation that used units freed lately, where gathers in flight are limited.
-    sending, arrived : Storage, optional
-        Buffers of the last reduction, and of the last gather in a forward pass.
+    sending : Storage, optional
+        Buffer of the last reduction.
+    arrived : optional
+        Buffer of the last gather in a forward pass, and the copy out of it.
     """
 
     policy: Policy
@@ -44,7 +46,7 @@ class Flow:
     done: tuple[int, ...] = ()
     freed: list[tuple[int, ...]] = field(default_factory=list)
     sending: Storage | None = None
-    arrived: Storage | None = None
+    arrived: tuple[Storage | None, tuple[int, ...]] | None = None
 
     def begin(self, t: Tape) -> None:
         """The first forward pass: gathering starts after the optimizer has written the shards."""
@@ -102,13 +104,19 @@ class ShardedUnit:
         """Time of the host for a unit, and for the tensors in it."""
         if self.policy.host:
             self.t.cpu(operation, len(self.parts))
-        if tensors is not None and self.policy.host == "tensor":
-            self.t.cpu(f"{operation}_param", tensors)
+        if tensors is not None:
+            self.spend_on_tensors(operation)
+
+    def spend_on_tensors(self, operation: str) -> None:
+        """Time of the host for the tensors in a unit."""
+        if self.policy.host == "tensor":
+            self.t.cpu(f"{operation}_param", self.tensors)
 
     def pre_forward(self) -> None:
-        """The parameters are there, and what is said to come next is on its way."""
+        """The parameters are there, and what is said to come next is on its way; then inputs get their hooks."""
         self.spend("fsdp_pre_forward")
         self._present(self.ahead, forward=True)
+        self.spend("fsdp_inputs")
 
     def pre_backward(self) -> None:
         """The same before the backward pass, beside which the unit that ran before it is gathered."""
@@ -164,23 +172,33 @@ class ShardedUnit:
     def wait(self, forward: bool = False) -> None:
         """The computing stream waits for the gather, and copies parameters out of its buffer.
 
-        Then others may use the buffer; in a forward pass it stays until the next unit arrives.
+        Then others may use the buffer; in a forward pass it stays until the next unit arrives, whose gather does not
+        wait for the copy (torch/distributed/fsdp/_fully_shard/_fsdp_param_group.py, wait_for_unshard).
         """
         if self.coming is None:
             return
-        t, streams = self.t, self.policy.streams
+        t = self.t
         self.spend("fsdp_wait", self.tensors)
         t.wait(self.coming)
-        self.flow.arrived = None
+        self.let_through()
         self.whole = self.unpacked()
         kernels = [k for part in self.parts for k in self.policy.copy_out(part)]
         for kernel in kernels:
             t.launch(kernel)
         if kernels:
-            for stream in (streams.copy_in, streams.gather):
-                t.wait(t.record(), stream)
-            self.flow.arrived = self.buffer if forward else None
+            self.flow.arrived = self.buffer, t.record()
+            if not forward:
+                self.let_through()
         self.buffer = self.coming = None
+        self.spend_on_tensors("fsdp_present")  # each is put into its module
+
+    def let_through(self) -> None:
+        """Further gathers wait until parameters were copied out of the last one's buffer, which others may use then."""
+        if self.flow.arrived is None:
+            return
+        (_, copied), self.flow.arrived = self.flow.arrived, None
+        for stream in (self.policy.streams.copy_in, self.policy.streams.gather):
+            self.t.wait(copied, stream)
 
     def unpacked(self) -> list[Storage]:
         """Memory of the parameters as they are computed with: the gather's buffer."""

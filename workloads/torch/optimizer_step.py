@@ -170,10 +170,10 @@ class OptimizerStep:
         """One fused kernel, or eight over lists, or eight for each tensor."""
         t = self.tape
         self.cpu("optimizer_step")
-        self.cpu("optimizer_param", len(stored))
         if self.choices.fused_optimizer:
             self._fused_adam(stored)
         else:
+            self.cpu("optimizer_param", len(stored))
             together = self.choices.foreach_optimizer
             sizes = self.wide, self.moment
             updates.adam(t, stored, *sizes, together, self.rule.decays)
@@ -183,7 +183,11 @@ class OptimizerStep:
         t = self.tape
         counters = (Operand("fp32", ()),) * len(stored)
         count = Operation("aten._foreach_add_.Scalar", (counters, 1))
+        if not self.sharded:
+            self.cpu("optimizer_param", len(stored))
         t.operate(count, foreach.lists)
+        if self.sharded:  # lists of DTensors are unwrapped as the update is called
+            self.cpu("optimizer_param", len(stored))
         tables = self._operands(p for p in stored if p.name == "embedding")
         rule = partial(foreach.adamw, tables=tables)
         t.operate(self._adam_of(stored), rule)
