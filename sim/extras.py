@@ -15,7 +15,7 @@ from prestep.sim.errors import PrestepError
 
 @contextmanager
 def lazily() -> Iterator[None]:
-    """Modules of prestep that are imported in it, `from package import module`, wait until something of them is used.
+    """Modules that are imported in it, `from package import module`, wait until something of them is used.
 
     For commands: their help, completion and mistakes on the command line do without the simulator, which is slow to
     import. And for what a module chooses by a scenario's keys: most jobs do without experts, FSDP or Gloo. The
@@ -39,8 +39,7 @@ def lazily() -> Iterator[None]:
         fromlist: Sequence[str] | None = (),
         level: int = 0,
     ) -> Any:
-        of_prestep = name.partition(".")[0] == "prestep"
-        if globals is not importing or not fromlist or not of_prestep:
+        if globals is not importing or not fromlist:
             return real(name, globals, locals, fromlist or (), level)
         modules = {part: _Waiting(f"{name}.{part}") for part in fromlist}
         return SimpleNamespace(**modules)

@@ -11,7 +11,7 @@ from typing import Any
 from prestep.sim.extras import lazily
 
 with lazily():
-    import msgspec
+    from msgspec import json as encoder
 
 #: Letters that are written as escapes, so that a terminal or a file of any encoding can hold them.
 _BEYOND_ASCII = re.compile("[^\x00-\x7e]")
@@ -42,8 +42,8 @@ def text_of(value: Any) -> str:
       "ranks": []
     }
     """
-    dense = msgspec.json.encode(value, enc_hook=_plain)
-    text = msgspec.json.format(dense, indent=2).decode()
+    dense = encoder.encode(value, enc_hook=_plain)
+    text = encoder.format(dense, indent=2).decode()
     return _BEYOND_ASCII.sub(lambda letter: json.dumps(letter[0])[1:-1], text)
 
 
