@@ -95,6 +95,7 @@ c = torch.cuda; assert c.nccl.version() > (2, 20) and torch.backends.cudnn.is_av
 p = c.get_device_properties(0); assert p.uuid and p.shared_memory_per_block < p.shared_memory_per_multiprocessor
 g = torch.Generator("cuda").manual_seed(3); assert g.device.type == "cuda" and g.initial_seed() == 3 and isinstance(torch.default_generator, torch.Generator)
 assert torch.Generator().device.type == "cpu" and c.default_generators[0].device.type == "cuda" and c.Stream.priority_range()[0] == 0
+d = c.default_generators[0]; d.set_state(c.get_rng_state()); c.set_rng_state(d.get_state()); h = torch.Generator(); h.set_state(torch.get_rng_state())
 c.memory._record_memory_history(); torch.accelerator.synchronize(); assert torch.accelerator.memory_allocated() == 0
 torch.set_default_tensor_type("torch.cuda.FloatTensor"); assert torch.zeros(1).is_cuda; torch.set_default_tensor_type(torch.FloatTensor); torch.set_default_device("cpu")
 torch.backends.cuda.preferred_linalg_library("cusolver"); s = nn.utils.rnn.pack_padded_sequence(torch.ones(4, 3, 8, device=D), torch.tensor([3, 3, 2, 1]), True); assert s.batch_sizes.tolist() == [4, 3, 2]

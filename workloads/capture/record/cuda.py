@@ -161,6 +161,12 @@ class Generator(torch._C.Generator, metaclass=_Kind):
     def device(self) -> torch.device:
         return SHOWN if self.on_gpu else torch.device("cpu")
 
+    def get_state(self) -> torch.Tensor:
+        return _seed() if self.on_gpu else super().get_state()
+
+    def set_state(self, new_state: torch.Tensor) -> Any:
+        return self if self.on_gpu else super().set_state(new_state)
+
     def get_offset(self) -> int:
         return 0
 
