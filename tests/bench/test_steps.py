@@ -28,13 +28,14 @@ def test_cost_grows_with_distinct_work(benchmark: Any) -> None:
     )
     # 7,928 and 55, of which ten came with buckets that fill from the chunk's end: there are more sizes of them.
     # There were 676 solves before rates were remembered, and 8,504 events while ends of transfers had their own.
-    assert few["events"] <= 8_020 and few["solves"] <= 57
+    # 8,129 since a bucket is reduced where it fills, within a layer.
+    assert few["events"] <= 8_200 and few["solves"] <= 60
 
 
 def test_one_slow_gpu_is_one_more_replica(benchmark: Any) -> None:
     """Of 1,024 GPUs two or three kinds of replicas are simulated, not 16."""
     _, counts = benchmark.pedantic(steps.slow_and_degraded, rounds=1)
-    assert counts["programs"] <= 3 * 8 and counts["events"] <= 16_300
+    assert counts["programs"] <= 3 * 8 and counts["events"] <= 17_000
 
 
 def test_the_engines_own_cost(benchmark: Any) -> None:

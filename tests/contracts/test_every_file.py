@@ -143,8 +143,9 @@ def test_every_hardware_file_names_a_source(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FRAMEWORKS, ids=lambda path: path.name)
 def test_a_framework_costs_every_host_operation(path: Path) -> None:
-    """Seconds, none negative, none but a whole step's graph above a millisecond, for every operation of PyTorch."""
+    """Seconds of every operation of PyTorch, none negative; a whole step's graph and layers take above a millisecond."""
     costs = {**host_costs.host_costs(path.stem)}
     assert costs.keys() >= host_costs.host_costs("pytorch-eager").keys()
-    assert costs.pop("graph_launch") < 1e-2
+    whole = [name for name in costs if name == "graph_launch" or "layer" in name]
+    assert all(0 <= costs.pop(name) < 1e-2 for name in whole)
     assert all(0 <= seconds < 1e-3 for seconds in costs.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -239,6 +240,16 @@ def test_a_gpu_without_operations_of_its_own_differs_by_its_limits() -> None:
         4.10 / 1.66, rel=0.02
     )
     assert a100.evidence(stream) == "fitted"
+
+
+@together(
+    "gpu", sorted(path.stem for path in HARDWARE.glob("*.toml") if "-" not in path.stem)
+)
+def test_workers_get_a_gpu_that_has_answered(gpu: str) -> None:
+    """Searches and sets send it by pickle, with what it built to answer."""
+    model, kernel = load_gpu(gpu), Kernel("aten add", (2**24,), bytes=6.0 * 2**24)
+    seconds = model.duration(kernel)
+    assert pickle.loads(pickle.dumps(model)).duration(kernel) == seconds
 
 
 def test_both_types_of_16_bits_take_as_long() -> None:

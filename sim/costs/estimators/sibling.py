@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from prestep.sim.costs import gemm
@@ -107,14 +108,15 @@ def least_over(gpu: Gpu, like: Gpu, kernel: Kernel) -> float:
 
 def lent_operations(gpu: Gpu) -> Callable[[Kernel], float] | None:
     """Seconds of operations by the rows of the GPU that this one is like, as their limits differ; None without rows."""
+    has_rows = gpu.like is not None and gpu.like.aten_tables is not None
+    return partial(_lent_seconds, gpu) if has_rows else None
+
+
+def _lent_seconds(gpu: Gpu, kernel: Kernel) -> float:
     like = gpu.like
-    if like is None or (tables := like.aten_tables) is None:
-        return None
-
-    def seconds(kernel: Kernel) -> float:
-        return tables.surface(kernel)[0].within(kernel) * least_over(gpu, like, kernel)
-
-    return seconds
+    assert like is not None and like.aten_tables is not None
+    surface, _ = like.aten_tables.surface(kernel)
+    return surface.within(kernel) * least_over(gpu, like, kernel)
 
 
 def measured_ratio(gpu: Gpu, like: Gpu, kernel: Kernel) -> float | None:

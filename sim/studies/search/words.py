@@ -111,7 +111,7 @@ def sheets(ranking: Ranking, objective: Objective) -> tuple[str, list[Sheet]]:
 
 def _pairs(ranking: Ranking) -> list[tuple[Ranked, Ranked | None]]:
     """Every ranked layout with the next one."""
-    return list(zip(ranking.ranked, [*ranking.ranked[1:], None], strict=True))
+    return list(zip(ranking.ranked, [*ranking.ranked[1:], None], strict=False))
 
 
 def _ranked(
