@@ -11,18 +11,28 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import replace
 
-from prestep.sim.graph.opgraph import SYNC, OpGraph, Program
+import numpy as np
+
+from prestep.sim.graph.opgraph import COMM, SYNC, OpGraph, Program
 
 
 def in_one_queue(graph: OpGraph) -> OpGraph:
     """The graph of which no operation begins before those that its host launched earlier."""
-    programs = tuple(replace(p, deps=_dependencies(p)) for p in graph.programs)
+    between = frozenset(at for at, comm in enumerate(graph.comms) if comm.axis == "pp")
+    programs = tuple(replace(p, deps=_dependencies(p, between)) for p in graph.programs)
     return replace(graph, programs=programs)
 
 
-def _dependencies(program: Program) -> tuple[tuple[int, ...], ...]:
+def _dependencies(
+    program: Program, between: frozenset[int]
+) -> tuple[tuple[int, ...], ...]:
     """Operations that have ended when each one begins: its own, and those that earlier ones begin behind."""
     streams, is_sync = program.stream.tolist(), (program.kind == SYNC).tolist()
+    transfers = {
+        at
+        for at in np.flatnonzero(program.kind == COMM).tolist()
+        if between.intersection(program.parts[program.payload[at]])
+    }
     before: dict[int, int] = {}  # the last operation of a stream
     ended: dict[int, int] = {}  # the last one of a stream that has ended by now
     seen: dict[int, dict[int, int]] = defaultdict(dict)  # what a stream has waited for
@@ -39,7 +49,7 @@ def _dependencies(program: Program) -> tuple[tuple[int, ...], ...]:
         seen[stream].update(ended)
         dependencies.append((*own, *behind))
         for op in (before.get(stream, -1), *own):
-            if op >= 0:
+            if op >= 0 and op not in transfers:
                 ended[streams[op]] = max(op, ended.get(streams[op], -1))
         before[stream] = at
     return tuple(dependencies)

@@ -69,11 +69,12 @@ def kernels(low: Lowered, phase: str = "") -> list[Kernel]:
 
 def forward_flops(low: Lowered) -> float:
     """Of a rank's products and attention in the forward pass."""
-    return sum(k.flops or 0.0 for k in kernels(low, "forward"))
+    found = (k for k in kernels(low, "forward") if "convolution" not in k.kind)
+    return sum(k.flops or 0.0 for k in found)
 
 
 def formula(said: dict[str, Any]) -> float:
-    """The same by the model's counts, without what its scans compute between their products."""
+    """The same by the model's counts, without what scans and convolutions compute between their products."""
     m = spec(said)
     scans = sum(scan_flops(m, p) for p in m.layer_pattern if p in hybrid.SCANS)
     return (flops_per_token(m, SEQ) / 3 - scans) * SAMPLES * SEQ

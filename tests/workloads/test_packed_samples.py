@@ -74,8 +74,8 @@ def test_megatrons_attention_sees_documents(model: dict[str, int]) -> None:
     whole, parts = shapes
     assert whole
     assert parts == [
-        (kind, 4 * samples, *heads, tokens // 4, width)
-        for kind, samples, *heads, tokens, width in whole
+        (kind, 4 * samples, *heads, queries // 4, keys // 4, width)
+        for kind, samples, *heads, queries, keys, width in whole
     ]
 
 

@@ -187,11 +187,12 @@ def first(rows: list[Op], phase: str, layer: int) -> Op:
 
 
 def test_fsdp_gathers_the_next_block_during_forward() -> None:
-    """The gather of a block waits for the copy-out of the one before, not for its computation."""
+    """The gather of a block waits for the copy-out of the one before last (wait_for_unshard), and for no computation."""
     rows = fsdp_rows()
-    gathers = [op for op in rows if op.name == "all_gather"][: LAYERS + 1]
+    _, beside, *gathers = [op for op in rows if op.name == "all_gather"][: LAYERS + 1]
+    assert not rows[beside.index - 1].deps
     copy_outs = [op.index for op in rows if op.name == "split_with_sizes_copy"]
-    for at, gather in enumerate(gathers[1:]):
+    for at, gather in enumerate(gathers):
         copy_in = rows[gather.index - 1]
         assert copy_in.name == "foreach_copy" and copy_outs[at] in copy_in.deps
         assert (
