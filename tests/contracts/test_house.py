@@ -24,14 +24,14 @@ ROOT = Path(__file__).parents[2]
 #: What is installed.
 PACKAGES = ("sim", "topologies", "workloads", "validation")
 #: Most lines of the packages, and of one file; files that are longer; Python files in one room.
-LINES, LONG, LONG_FILES, ROOM = 142_755, 400, 7, 49
+LINES, LONG, LONG_FILES, ROOM = 143_057, 400, 7, 49
 #: Most lines of the rooms that somebody reads who wants to know how a step is simulated.
 HEART = ("engine", "graph", "planning", "collectives")
 HEART_LINES = 15_000
 #: Most imports inside functions.
 LOCAL = 39
 #: Modules of prestep that a plain `prestep run` loads, and their lines.
-LOADED, LOADED_LINES = 276, 45_659
+LOADED, LOADED_LINES = 280, 46_200
 
 
 @cache
