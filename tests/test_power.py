@@ -59,7 +59,14 @@ def test_products_in_a_row_slow_down_once_the_budget_is_spent() -> None:
     assert meter.left == pytest.approx(POWER.spent, rel=1e-2)
 
 
-@given(shares=st.tuples(*[st.floats(0.1, 5.0)] * 3))
+def test_a_kernel_of_a_day_is_counted_at_once() -> None:
+    """It takes as many times longer as one of minutes, whose clock has settled long before its end."""
+    load = POWER.load(1.4)
+    minutes, day = (Meter(POWER).run(0.0, s, load) / s for s in (600.0, 86_400.0))
+    assert day == pytest.approx(minutes, rel=1e-4)
+
+
+@given(shares=st.tuples(*[st.floats(0.5, 5.0)] * 3))
 def test_all_kernels_of_a_loop_run_at_one_clock_and_draw_the_limit(
     shares: tuple[float, float, float],
 ) -> None:
@@ -67,11 +74,11 @@ def test_all_kernels_of_a_loop_run_at_one_clock_and_draw_the_limit(
     power = replace(POWER, in_16_bits=1.1)
     loads = power.load(1.4, own=1.1), power.load(1.05, 0.9), Load(0.7)
     meter, now, ratios, energy, counted = Meter(power), 0.0, [1.0] * 3, 0.0, 0.0
-    for turn in range(3000):
+    for turn in range(12_000):
         for at, (one, share) in enumerate(zip(loads, shares, strict=True)):
             time = meter.run(now, share * 1e-4, one)
             now, ratios[at] = now + time, time / (share * 1e-4)
-            if turn >= 2000:
+            if turn >= 11_000:
                 behind = ratios[at] ** (1 / one.follows) if one.follows else 1.0
                 drawn = 0.2 + (one.drawn - 0.2) * behind**-one.falls
                 energy, counted = energy + drawn * time, counted + time

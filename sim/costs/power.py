@@ -22,6 +22,8 @@ BUSY_ABOVE = 0.25
 ATTENTION_FOLLOWS = 0.88
 # A longer kernel is counted in parts, as the clock falls while it runs, s.
 PART = 4e-3
+# Share of the budget that a part changes at most once the clock has settled: the rest of the kernel takes as long.
+SETTLED = 1e-9
 
 
 @dataclass(frozen=True)
@@ -174,9 +176,22 @@ class Meter:
 
         A moment in which two kernels run beside each other counts once.
         """
-        if duration > PART:
-            first = self.run(now, duration / 2, load)
-            return first + self.run(now + first, duration / 2, load)
+        if duration <= PART:
+            return self._run(now, duration, load)
+        parts = 2 ** math.ceil(math.log2(duration / PART))
+        part, total = duration / parts, 0.0
+        for done in range(1, parts + 1):
+            before = self.left
+            time = self._run(now + total, part, load)
+            total += time
+            if abs(self.left - before) <= SETTLED * self.power.budget:
+                total += time * (parts - done)
+                self.until = max(self.until, now + total)
+                break
+        return total
+
+    def _run(self, now: float, duration: float, load: Load) -> float:
+        """The same of a kernel that is over before the clock has changed much."""
         since, power = self._rest(now), self.power
         time, drawn = duration, load.drawn
         if self.left <= 0.0 and load.follows > 0.0:
