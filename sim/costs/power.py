@@ -23,7 +23,7 @@ ATTENTION_FOLLOWS = 0.88
 # A longer kernel is counted in parts, as the clock falls while it runs, s.
 PART = 4e-3
 # Share of the budget that a part changes at most once the clock has settled: the rest of the kernel takes as long.
-SETTLED = 1e-9
+SETTLED = 1e-5
 
 
 @dataclass(frozen=True)
@@ -176,7 +176,7 @@ class Meter:
 
         A moment in which two kernels run beside each other counts once.
         """
-        if duration <= PART:
+        if duration <= PART or load.follows == 0.0:
             return self._run(now, duration, load)
         parts = 2 ** math.ceil(math.log2(duration / PART))
         part, total = duration / parts, 0.0

@@ -49,7 +49,7 @@ def scenario(
     return parse_scenario(
         {
             # A host so fast that GPUs and links decide these small steps.
-            "cluster": {**hosts, "gpus": gpus, "set": sets, "host_factor": 0.02},
+            "cluster": {**hosts, "gpus": gpus, "set": sets, "host_factor": 0.1},
             "model": DENSE | changes,
             "training": {
                 "framework": "megatron",
