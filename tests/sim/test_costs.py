@@ -19,7 +19,7 @@ from prestep.sim.costs.kinds import KINDS, STREAM_PASSES
 from prestep.sim.costs.tables import Curve, Row, read_rows
 from prestep.sim.costs.terms import LINEAR
 from prestep.sim.errors import InputError
-from prestep.sim.graph.kernel import ATTENTION, PREFIX, named
+from prestep.sim.graph.kernel import ATTENTION, PREFIX, attention, named, product
 from tests.sample import together
 
 GPUS = ("h200", "h100", "a100")
@@ -247,9 +247,11 @@ def test_a_gpu_without_operations_of_its_own_differs_by_its_limits() -> None:
 )
 def test_workers_get_a_gpu_that_has_answered(gpu: str) -> None:
     """Searches and sets send it by pickle, with what it built to answer."""
-    model, kernel = load_gpu(gpu), Kernel("aten add", (2**24,), bytes=6.0 * 2**24)
-    seconds = model.duration(kernel)
-    assert pickle.loads(pickle.dumps(model)).duration(kernel) == seconds
+    model, add = load_gpu(gpu), Kernel("aten add", (2**24,), bytes=6.0 * 2**24)
+    kernels = add, product((5000, 4096, 4096)), attention((2, 32, 8, 4096, 128))
+    seconds = [*map(model.duration, kernels)]
+    copied = pickle.loads(pickle.dumps(model))
+    assert [*map(copied.duration, kernels)] == seconds
 
 
 def test_both_types_of_16_bits_take_as_long() -> None:

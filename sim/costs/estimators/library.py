@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -56,7 +55,7 @@ class ProductTable:
         self._shapes, self._net = shapes[clear], net[clear]
         self._points = library_families.PRODUCTS.axes(self._shapes.astype(float))
         # Kernels that are filled up ask for the same rows again and again.
-        self._over_tiles = cache(self._over_tiles_of)
+        self._over: dict[int, float] = {}
 
     def seconds(self, kernel: Kernel) -> float:
         """Of the forward product of a shape."""
@@ -70,10 +69,12 @@ class ProductTable:
         """To the measured shape that is nearest."""
         return float(library_table.nearest(self._point(kernel), self._points)[1].min())
 
-    def _over_tiles_of(self, row: int) -> float:
-        shape = tuple(map(int, self._shapes[row]))
-        tiles = self._tile_time(product(shape, self._dtype))
-        return math.log(self._net[row] / tiles)
+    def _over_tiles(self, row: int) -> float:
+        if row not in self._over:
+            shape = tuple(map(int, self._shapes[row]))
+            tiles = self._tile_time(product(shape, self._dtype))
+            self._over[row] = math.log(self._net[row] / tiles)
+        return self._over[row]
 
     def _point(self, kernel: Kernel) -> np.ndarray:
         return library_families.PRODUCTS.axes(np.array([kernel.shape], dtype=float))
