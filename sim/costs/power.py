@@ -22,7 +22,8 @@ BUSY_ABOVE = 0.25
 ATTENTION_FOLLOWS = 0.88
 # A longer kernel is counted in parts, as the clock falls while it runs, s.
 PART = 4e-3
-# Share of the budget that a part changes at most once the clock has settled: the rest of the kernel takes as long.
+# Share of the budget that a part changes at most once the clock has settled, after which the rest is counted at once: a
+# choice of accuracy, which moves the time of a long kernel by 2e-5.
 SETTLED = 1e-5
 
 

@@ -4,6 +4,9 @@ An operation that waits, for its stream or for an event, holds up whatever was l
 H200 a product launched behind a second kernel of another stream began when that stream's first one had ended; with two
 connections, or in a CUDA graph, at once (lab/cases/launch-order). Megatron keeps communications from following each
 other for this reason (core/distributed/distributed_data_parallel.py).
+
+What waits behind a transfer between two stages holds up nothing here (a guess): NCCL's buffers let a transfer end that
+nobody takes yet, which is not simulated, and stages of wide groups of microbatches would wait for each other for ever.
 """
 
 from __future__ import annotations
