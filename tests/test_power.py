@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -64,6 +65,25 @@ def test_a_kernel_of_a_day_is_counted_at_once() -> None:
     load = POWER.load(1.4)
     minutes, day = (Meter(POWER).run(0.0, s, load) / s for s in (600.0, 86_400.0))
     assert day == pytest.approx(minutes, rel=1e-4)
+
+
+@given(
+    begun=st.floats(0.0, 1e12),
+    before=st.floats(0.0, 0.1),
+    duration=st.floats(1e-3, 1e4),
+    drawn=st.floats(0.5, 2.0),
+)
+def test_a_kernel_takes_as_long_whenever_it_begins(
+    begun: float, before: float, duration: float, drawn: float
+) -> None:
+    """After years moments are counted in coarse steps, in which the clock never seemed to settle."""
+    times = []
+    for now in (0.0, begun):
+        meter = Meter(POWER, start=now)
+        meter.run(now, before, PRODUCT)
+        times.append(meter.run(meter.until, duration, POWER.load(drawn)))
+    coarse = np.spacing(begun) / POWER.budget
+    assert times[1] == pytest.approx(times[0], rel=1e-9 + coarse)
 
 
 @given(shares=st.tuples(*[st.floats(0.5, 5.0)] * 3))

@@ -177,24 +177,30 @@ class Meter:
 
         A moment in which two kernels run beside each other counts once.
         """
+        since = self._rest(now)
         if duration <= PART or load.follows == 0.0:
-            return self._run(now, duration, load)
+            time = self._part(duration, load, since - now)
+        else:
+            time = self._parts(duration, load, since - now)
+        until = now + time
+        self.until = until if until > since else since
+        return time
+
+    def _parts(self, duration: float, load: Load, counted: float) -> float:
+        """The same of a kernel during which the clock changes; counts no moments, whose steps are coarse after years."""
         parts = 2 ** math.ceil(math.log2(duration / PART))
-        part, total = duration / parts, 0.0
-        for done in range(1, parts + 1):
+        total = 0.0
+        for left in range(parts - 1, -1, -1):
             before = self.left
-            time = self._run(now + total, part, load)
+            time = self._part(duration / parts, load, max(0.0, counted - total))
             total += time
             if abs(self.left - before) <= SETTLED * self.power.budget:
-                total += time * (parts - done)
-                self.until = max(self.until, now + total)
-                break
+                return total + time * left
         return total
 
-    def _run(self, now: float, duration: float, load: Load) -> float:
-        """The same of a kernel that is over before the clock has changed much."""
-        since, power = self._rest(now), self.power
-        time, drawn = duration, load.drawn
+    def _part(self, duration: float, load: Load, counted: float) -> float:
+        """The same of what is over before the clock has changed much; its first `counted` s count already."""
+        power, time, drawn = self.power, duration, load.drawn
         if self.left <= 0.0 and load.follows > 0.0:
             if power.depth > 0.0:
                 behind = (1.0 - self.left / power.depth) / load.own
@@ -204,8 +210,6 @@ class Meter:
                     drawn = power.idle + beyond
             elif drawn > 1.0:
                 time, drawn = time * load.slowest, 1.0
-        until = now + time
-        if until > since:
-            self._add((1.0 - drawn) * (until - since))
-            self.until = until
+        if time > counted:
+            self._add((1.0 - drawn) * (time - counted))
         return time
