@@ -187,7 +187,7 @@ class Meter:
         return time
 
     def _parts(self, duration: float, load: Load, counted: float) -> float:
-        """The same of a kernel during which the clock changes; counts no moments, whose steps are coarse after years."""
+        """The same while the clock changes, by the kernel's own time: after years the steps of moments are coarse."""
         parts = 2 ** math.ceil(math.log2(duration / PART))
         total = 0.0
         for left in range(parts - 1, -1, -1):
