@@ -9,7 +9,10 @@ from pathlib import Path
 PYPROJECT = Path(__file__).parents[1] / "pyproject.toml"
 #: Extras that tests at the lower ends need beside the dependencies themselves.
 EXTRAS = ("calibrate", "search")
-TOOLS = ("hypothesis", "pytest", "pytest-benchmark", "pytest-xdist", "types-PyYAML")
+TOOLS = (
+    *("hypothesis", "pytest", "pytest-benchmark", "pytest-timeout", "pytest-xdist"),
+    "types-PyYAML",
+)
 
 
 def pins() -> list[str]:
