@@ -26,6 +26,8 @@ FUSED_ATTENTION = {
     for library in ("cudnn", "flash", "efficient")
 }
 FLEX, BACKWARD, LATENT = f"{PREFIX}flex_attention", "_backward", "latent"
+#: Mark of attention's gradients that are added up in one order.
+ORDERED = "ordered"
 #: Names of all fused attention together, forward and backward, as `GEMM` is of products.
 ATTENTION = ("attention_fwd", "attention_bwd")
 #: multi_tensor_apply: elements of a chunk, chunks and tensors of a launch (tensors by lists; PyTorch's source).
@@ -102,6 +104,7 @@ def attention(
     backward: bool = False,
     library: str = "cudnn",
     latent: bool = False,
+    ordered: bool = False,
 ) -> Kernel:
     """Causal attention of (batch, heads, kv_heads, tokens, width of a head), as programs ask for it.
 
@@ -112,8 +115,8 @@ def attention(
     """
     *many, tokens, width = shape
     kind = FUSED_ATTENTION[library] + BACKWARD * backward
-    layout = f"causal_{LATENT}" if latent else "causal"
-    return Kernel(kind, (*many, tokens, tokens, width), dtype, layout)
+    marks = ("causal", *[LATENT] * latent, *[ORDERED] * (ordered and backward))
+    return Kernel(kind, (*many, tokens, tokens, width), dtype, "_".join(marks))
 
 
 def named(

@@ -165,12 +165,13 @@ def test_documents_of_a_known_data_set_are_as_long_as_its_mean(
         )
 
 
-def test_deterministic_kernels_are_told(tmp_path: Path) -> None:
-    """They take longer, a gated delta rule many times: a switch that is on is no check that nobody sees."""
-    more = "seq_length = 4096\n    cfg.model.deterministic_mode = @"
-    assert bridged(tmp_path, "Qwen/Qwen3-30B-A3B", more.replace("@", "False"))
-    with pytest.raises(InputError, match="deterministic kernels"):
-        bridged(tmp_path, "Qwen/Qwen3-30B-A3B", more.replace("@", "True"))
+@pytest.mark.parametrize("on", [True, False])
+def test_deterministic_kernels_are_read(on: bool, tmp_path: Path) -> None:
+    """With the ring that Megatron-Bridge asks NCCL for."""
+    more = f"deterministic_mode = {on}\n    cfg.env_vars.NCCL_ALGO = 'Ring'"
+    made = bridged(tmp_path, "Qwen/Qwen3-30B-A3B", "seq_length = 4096", more)
+    assert made.training.deterministic is on
+    assert made.nccl.algo == "ring"
 
 
 def test_experts_of_bridges_providers_are_not_split(tmp_path: Path) -> None:

@@ -179,6 +179,15 @@ def _hybrid(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
             yield from _spread_scan(s, model, part)
 
 
+@rule("training.deterministic training.packed model.layer_pattern")
+def _ordered_scan(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
+    """Megatron's gated delta rule in operators of PyTorch, which deterministic programs take, knows no documents."""
+    delta = hybrid.DELTA in (model.layer_pattern or "")
+    if s.training.deterministic and s.training.packed and delta:
+        hint = "Megatron's gated delta rule takes no packed samples with it"
+        yield s.mistake("training.deterministic", "false", hint, "true")
+
+
 def _spread_scan(s: JobSpec, model: ModelSpec, part: str) -> Iterator[Mistake]:
     """Under context parallelism a rank has some heads of a scan, and the groups of keys that they read."""
     tp, cp = s.parallel.tp, s.parallel.cp
@@ -289,7 +298,8 @@ FRAMEWORK = Framework(
         *(deferred_head, _fp8_attention, _order, _adapters),
     ),
     model_rules=(
-        *(_transformer, _experts, _adapted_model, _hybrid, _whole_rotation, _op_fuser),
+        *(_transformer, _experts, _adapted_model, _hybrid, _ordered_scan),
+        *(_whole_rotation, _op_fuser),
         *(_compressed.in_megatron, _compressed.hashed, layout),
     ),
     refusals=refusals,

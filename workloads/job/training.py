@@ -35,6 +35,9 @@ class Training:
     optimizer: str = key(
         "adamw", "fused; muon: AdamW for all but hidden matrices", names="optimizers"
     )
+    deterministic: bool = key(
+        False, "sums have one order (torch.use_deterministic_algorithms)"
+    )
     warmup: int = key(4, "steps before the reported one", low=1, wants="bucketed")
     set_to_none: bool = key(True, "zero_grad frees gradients", of="pytorch")
     framework: str = key(

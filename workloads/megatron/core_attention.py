@@ -83,6 +83,7 @@ class _Fused:
         library = "flash" if s.options.attention == "flash2" else "cudnn"
         dtype = "fp8" if s.options.fp8_dot_product_attention else "bf16"
         how = {"backward": way == "bwd", "latent": heads.narrow and library == "cudnn"}
+        how["ordered"] = t.deterministic
 
         def block(part: Part) -> Kernel:
             batch, tokens = in_window(part.batch, part.tokens, heads.window)

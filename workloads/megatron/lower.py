@@ -37,6 +37,13 @@ class Step:
     costs: dict[str, float]
     engine: Engine
 
+    def tape(self, rank: int, shared: Shared) -> Tape:
+        """A rank's tape; deterministic programs fill what Transformer Engine asks PyTorch for, before it is written."""
+        tape = Tape(rank, shared, self.costs)
+        tape.deterministic = self.scenario.training.deterministic
+        tape.fills = tape.deterministic and self.engine is MEGATRON
+        return tape
+
     def first_rank(self, kind: Kind, stage: int) -> int:
         """The simulated rank of a stage in the replicas of a kind."""
         return self.groups.grid.rank(kind.replicas[0], stage, 0)
@@ -93,7 +100,7 @@ class Models:
             step.model,
             groups.around("tp", me),
             groups.context(me),
-            lambda: Tape(rank, Shared(), step.costs),
+            lambda: step.tape(rank, Shared()),
             spread_of(groups, s, experts, me) if experts else None,
             step.engine.added(s),
             step.engine.trainer(s),
@@ -135,7 +142,7 @@ def _recorded(models: Models, kinds: Sequence[Kind], shared: Shared) -> list[Sta
     stages = places(step.scenario, step.model.layers, schedule.owner)
     for kind in kinds:
         for place in stages:
-            tape = Tape(step.first_rank(kind, place.stage), shared, step.costs)
+            tape = step.tape(step.first_rank(kind, place.stage), shared)
             units = models.of(kind, place.stage)
             rank = StageStep(
                 step.scenario, units, step.groups, place, tape, kind, step.engine

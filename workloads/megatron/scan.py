@@ -31,6 +31,7 @@ from prestep.workloads.torch.scans import (
     WIDE,
     DeltaWeights,
     MambaWeights,
+    by_operators,
     convolved_scan,
     kernel_shape,
     measured,
@@ -98,7 +99,7 @@ class Delta(DeltaWeights):
         y = _to_heads(t, self._project(t, x), (self._width,), self.s)
         y = batch_first(t, y)
         mixed = self._part(t, y, self.spread.convolved)
-        mixed = measured(t, "fla_conv1d", mixed, [mixed], self._shape)
+        mixed = self._convolved(t, mixed)
         mixed = self._prepared(t, mixed)
         y = self._scan(t, mixed)
         again = "gdn_norm_out" in self.s.options.recompute_modules
@@ -132,7 +133,17 @@ class Delta(DeltaWeights):
         forward, backward = 2 * keys + decays, 3 * keys + 2 * decays
         return fused(t, [x], x.shape, forward, backward, kernels=(NORMS + 1, NORMS + 1))
 
+    def _convolved(self, t: Tape, x: Tensor) -> Tensor:
+        """Neighbouring tokens mixed; where sums have one order by PyTorch's convolution, between two transposes."""
+        if not t.deterministic:
+            return measured(t, "fla_conv1d", x, [x], self._shape)
+        ahead, back = (passes + 4.0 for passes in CONV_PASSES)
+        moved = ahead * x.size, back * x.size
+        return fused(t, [x], x.shape, *moved, kernels=(4, 5))
+
     def _scan(self, t: Tape, x: Tensor) -> Tensor:
+        if t.deterministic and self.kernel == DeltaWeights.kernel:
+            return by_operators(t, x, self.spread.value_width, self._shape)
         y = t.empty((*x.shape[:-1], self.spread.value_width), x.itemsize)
         return measured(t, self.kernel, y, [x], self._shape)
 

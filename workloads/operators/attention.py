@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 
-from prestep.sim.graph.kernel import Kernel
+from prestep.sim.graph.kernel import ORDERED, Kernel
 from prestep.workloads.operation import Operand, Operation
 from prestep.workloads.operators.tensors import (
     argument,
@@ -112,6 +112,7 @@ def _marks(operation: Operation, call: Call, causal: bool) -> list[str]:
         "causal": causal,
         "mask": _masked(operation, call),
         "dropout": isinstance(dropout, float) and dropout > 0,
+        ORDERED: bool(dict(operation.options).get("deterministic")),
     }
     return [mark for mark, present in marks.items() if present]
 

@@ -30,11 +30,16 @@ LATENT = (192, 128)
 
 
 def default_backend(
-    version: str, capability: tuple[int, ...], query: int = 128, value: int = 0
+    version: str,
+    capability: tuple[int, ...],
+    query: int = 128,
+    value: int = 0,
+    ordered: bool = False,
 ) -> str:
     """Returns "cudnn", "flash2" or "efficient" (PyTorch's memory-efficient kernels), for its wheel on PyPI.
 
-    ``query``, ``value``: widths of heads; 0: values are as wide as queries.
+    ``query``, ``value``: widths of heads; 0: values are as wide as queries. ``ordered``: gradients have one order of
+    sums, which cuDNN's have not in PyTorch (`check_cudnn_deterministic`).
 
     Examples
     --------
@@ -43,7 +48,8 @@ def default_backend(
     >>> default_backend("2.11", (10, 0), 256), default_backend("2.11", (8, 0), 192, 128)
     ('flash2', 'efficient')
     """
-    if prefers_cudnn(version, capability) and fits_cudnn(capability, query, value):
+    preferred = prefers_cudnn(version, capability) and not ordered
+    if preferred and fits_cudnn(capability, query, value):
         return "cudnn"
     even = value in (0, query) and query <= WIDEST_OF_FLASH
     return "flash2" if even and capability >= (8, 0) else "efficient"
@@ -80,7 +86,8 @@ def backend_of(
         return ""
     query = int(getattr(model, "query_dim", 0) or WIDEST)
     value = getattr(model, "v_head_dim", 0) if getattr(model, "latent", False) else 0
-    return default_backend(job.pytorch.version, capability, query, int(value or 0))
+    widths, ordered = (query, int(value or 0)), job.training.deterministic
+    return default_backend(job.pytorch.version, capability, *widths, ordered)
 
 
 def settled(job: J, backend: str) -> J:

@@ -67,7 +67,8 @@ class RankStep:
         tape.products, tape.itemsize = numbers.products, numbers.parameter
         if numbers.wide:
             tape.plain = numbers.name
-        tape.packed = job.training.packed
+        training = job.training
+        tape.packed, tape.deterministic = training.packed, training.deterministic
         if job.pytorch.bf16_layers:
             tape.last_quantized = model.layers - job.pytorch.bf16_layers - 1
         self.stage = groups.grid.where(tape.rank)[1]

@@ -29,6 +29,16 @@ LAUNCHES = {
     "kda": (8, 15),
     "fla_conv1d": (1, 4),
 }
+# The gated delta rule in operators of PyTorch, which deterministic programs take in place of fla's, on chunks of
+# DELTA_CHUNK tokens (Megatron-LM d98e8a64, torch_chunk_gated_delta_rule): rows of a chunk one after the other, then
+# chunks one after the other. Counted on PyTorch 2.13's meta device, with what operators call inside and with fills of
+# new memory: kernels and views of a layer and of each chunk; products among them; passes over values in fp32 of a layer
+# and of each chunk (a gradient of a chunk's slice is as large as the whole sequence); what is kept, in such tensors.
+OPERATORS = {"fwd": (575, 18), "bwd": (1606, 84)}
+VIEWS = {"fwd": (478, 47), "bwd": (518, 47)}
+CHUNK_PRODUCTS = {"fwd": 5, "bwd": 10}
+PASSES = {"fwd": (138.4, 0.0), "bwd": (685.0, 25.66)}
+KEPT = 25.7
 NORMS = 2  # kernels between the convolution and a delta rule: a norm of queries, one of keys
 WIDE = 4  # bytes of a decay
 
@@ -139,3 +149,27 @@ def measured(
     run = partial(start, t, name, shape)
     both = partial(run, "fwd"), partial(run, "bwd")
     return launched(t, inputs, like.shape, *both, inputs)
+
+
+def by_operators(t: Tape, x: Tensor, width: int, shape: tuple[int, ...]) -> Tensor:
+    """The gated delta rule in operators of PyTorch, of `kernel_shape`: chunks one after the other, all in fp32."""
+    batch, tokens, _, key, heads, value, chunk = shape
+    chunks, both = -(-tokens // chunk), batch * heads
+    elements = both * chunks * chunk * (key + value) // 2
+
+    def run(way: str) -> None:
+        end = "_backward" if way == "bwd" else ""
+        passes = PASSES[way][0] / chunks + PASSES[way][1]
+        host = {"elementwise": OPERATORS[way], "launch": OPERATORS[way]}
+        host["view"] = VIEWS[way]
+        for _ in range(chunks):
+            for name, (once, each) in host.items():
+                priced = name if name == "launch" else name + end
+                t.cpu(priced, once / chunks + each)
+            t.launch(Kernel("fused", (elements,), bytes=4.0 * passes * elements))
+            for _ in range(CHUNK_PRODUCTS[way]):
+                t.launch(Kernel("aten bmm", (both, chunk, value, key), "fp32", "nn"))
+
+    kept = t.empty((round(KEPT * elements),), WIDE)
+    back = partial(run, "bwd")
+    return launched(t, [x], (*x.shape[:-1], width), partial(run, "fwd"), back, [kept])

@@ -11,9 +11,11 @@ import heapq
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from prestep.sim.extras import lazily
+from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.operation import Operand, Operation
 from prestep.workloads.torch.recorder import BACKWARD, Recorder, Shared
@@ -84,9 +86,7 @@ class Tensor:
     ) -> None:
         self.storage, self.node = storage, node
         self.shape, self.itemsize = shape, itemsize
-        self.stored = (
-            itemsize  # bytes of an element of a parameter as the optimizer keeps it
-        )
+        self.stored = itemsize  # bytes of an element as the optimizer keeps it
         self.requires_grad = node is not None
         self.is_view = False
         self.grad: Tensor | None = None
@@ -105,10 +105,7 @@ class Tensor:
     @property
     def elements(self) -> int:
         """How many elements it has."""
-        n = 1
-        for s in self.shape:
-            n *= s
-        return n
+        return prod(self.shape)
 
     @property
     def operand(self) -> Operand:
@@ -161,6 +158,8 @@ class Tape(Recorder):
         Forms of weights that are kept in four bits.
     packed : int, optional
         Tokens of a document, where attention sees no other of its sample.
+    deterministic, fills : bool
+        Sums have one order; new memory is filled (`Tape.empty`).
     last_quantized : int, optional
         The last block that does; None: all do.
     choices : PyTorch, optional
@@ -196,7 +195,7 @@ class Tape(Recorder):
         super().__init__(rank, shared, costs)
         self.grad_enabled, self.hooked = True, ""
         self.products, self.plain, self.itemsize = "", "", 2
-        self.compiles = False
+        self.compiles = self.deterministic = self.fills = False
         self.adapters: dict[Tensor, LowRank] = {}
         self.pairs: dict[Tensor, Pair] = {}
         self.four_bits: dict[Tensor, FourBits] = {}
@@ -280,9 +279,10 @@ class Tape(Recorder):
         self, shape: tuple[int, ...], itemsize: int = 2, owner: str = "activations"
     ) -> Tensor:
         """A new tensor of its own memory."""
-        n = 1
-        for s in shape:
-            n *= s
+        n = prod(shape)
+        if self.fills and n and owner == "activations":
+            self.cpu("elementwise_nograd")
+            self.launch(Kernel("aten fill", (n,), bytes=float(n * itemsize)))
         return Tensor(Storage(self.memory, n * itemsize, owner), shape, itemsize)
 
     def parameter(self, *shape: int, itemsize: int = 0, name: str = "") -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from prestep.sim.costs.estimators import Estimator
-from prestep.sim.costs.estimators.attention import InFp8, Variant, WideHeads
+from prestep.sim.costs.estimators.attention import InFp8, InOrder, Variant, WideHeads
 from prestep.sim.costs.estimators.library import LibraryProducts
 from prestep.sim.costs.estimators.operations import MeasuredOperations
 from prestep.sim.costs.estimators.optimizer import FusedAdamw
@@ -27,7 +27,7 @@ with lazily():
     from prestep.sim.costs.estimators import sibling
 
 #: Kernels whose time follows that of others on the same GPU.
-STAND_INS = (Stated, Variant, Batch, InFp8, WideHeads)
+STAND_INS = (Stated, InOrder, Variant, Batch, InFp8, WideHeads)
 TABLES = (
     *(FusedAdamw, SlowerFormat, MeasuredOperations, Scans),
     *(ShareOfPeak, LibraryProducts, OwnTable),
