@@ -51,9 +51,8 @@ CASES: dict[str, dict[str, Any]] = {
     "pp": {"mode": "pp", "schedule": "1f1b", "microbatches": 2},
 }
 WORLD = 2
-#: Updates of tensor parallelism are two in the program: DTensors and plain tensors do not mix in a fused one. Of a norm
-#: that Inductor joins with others the program's operator keeps some numbers a row more (0.1 % of bytes).
-APART = ("aten _fused_adamw_", "aten _foreach_add_", "fused_reduction")
+#: Updates of tensor parallelism are two in the program: DTensors and plain tensors do not mix in a fused one.
+APART = ("aten _fused_adamw_", "aten _foreach_add_")
 
 
 @pytest.fixture(scope="module", params=CASES)

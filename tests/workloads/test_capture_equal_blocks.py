@@ -13,6 +13,7 @@ from tests.workloads.test_capture_equal import (
     GPT,
     MODEL,
     plain,
+    precise,
     recorded,
     routed,
     written,
@@ -91,6 +92,62 @@ TWICE: Changes = (
         "    for _ in range(2):\n        model(words).backward()",
     ),
 )
+#: Attention and a feed-forward network beside each other, behind one norm (Falcon) or one each (GPT-NeoX).
+NORMED_APART: Changes = (
+    ("        x = x + self.o(", "        y = self.o("),
+    (
+        "return x + self.down(F.silu(self.gate(h)) * self.up(h) if GATED else F.gelu(self.up(h)))",
+        "return x + (y + self.down(F.gelu(self.up(h))))",
+    ),
+)
+BESIDE: Changes = (
+    *NORMED_APART,
+    (
+        ", self.between = linear(HEADS * WIDTH, HIDDEN), NORM(HIDDEN)",
+        " = linear(HEADS * WIDTH, HIDDEN)",
+    ),
+    ("        h = self.between(x)\n", ""),
+)
+#: A mask of 16 tokens, which scaled_dot_product_attention takes in place of a window.
+WINDOW: Changes = (
+    ("is_causal=True", "attn_mask=self.seen"),
+    (
+        "        self.before = NORM(HIDDEN)",
+        "        self.before, far = NORM(HIDDEN), torch.arange(LENGTH)[:, None] - torch.arange(LENGTH)\n"
+        '        self.register_buffer("seen", ((far >= 0) & (far < 16)).view(1, 1, LENGTH, LENGTH))',
+    ),
+)
+#: LFM2's mixer in place of attention.
+CONVOLUTION: Changes = (
+    (
+        "class Layer(nn.Module):",
+        "from transformers import Lfm2Config\n"
+        "from transformers.models.lfm2.modeling_lfm2 import Lfm2ShortConv\n"
+        'CONFIG = Lfm2Config(hidden_size=HIDDEN, layer_types=["conv"], num_hidden_layers=1, conv_bias=False)\n'
+        "class Layer(nn.Module):",
+    ),
+    (
+        "        self.q, self.k, self.v = (linear(HIDDEN, n * WIDTH) for n in (HEADS, GROUPS, GROUPS))\n",
+        "",
+    ),
+    (
+        "self.o, self.between = linear(HEADS * WIDTH, HIDDEN)",
+        "self.mixer, self.between = Lfm2ShortConv(CONFIG, 0)",
+    ),
+    (
+        "        q, k, v = (p(h).view(BATCH, LENGTH, -1, WIDTH).transpose(1, 2) for p in (self.q, self.k, self.v))\n",
+        "",
+    ),
+    (
+        "        if ROTARY:\n            q, k = turned(q, *tables), turned(k, *tables)\n",
+        "",
+    ),
+    (
+        "        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])\n",
+        "",
+    ),
+    ("self.o(a.transpose(1, 2).reshape(BATCH, LENGTH, -1))", "self.mixer(h)"),
+)
 PERCEPTRON = """
 import torch
 from torch import nn
@@ -119,7 +176,7 @@ def changed(program: str, changes: Changes) -> str:
 
 
 def model(**keys: Any) -> dict[str, Any]:
-    return {"model": MODEL | keys}
+    return {"model": {k: v for k, v in (MODEL | keys).items() if v is not None}}
 
 
 def adapted(targets: list[str], dropout: float) -> str:
@@ -168,6 +225,27 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "adapters": (
         adapted(["q", "k", "v", "o", "gate", "up", "down"], 0.0),
         {"adapter": {"kind": "lora", "rank": 8}},
+    ),
+    "parts beside each other": (
+        changed(plain(GATED="False"), BESIDE),
+        model(gated=False, activation="gelu", norms="shared", parallel_parts=True),
+    ),
+    "parts beside each other, a norm each": (
+        changed(plain(GATED="False"), NORMED_APART),
+        model(gated=False, activation="gelu", parallel_parts=True),
+    ),
+    "windows": (changed(plain(), WINDOW), model(window=16)),
+    "windows in fp32": (
+        changed(plain(DTYPE="torch.float32"), WINDOW),
+        model(window=16) | precise("fp32"),
+    ),
+    "windows in fp32, a key for every head": (
+        changed(plain(DTYPE="torch.float32", GROUPS="4"), WINDOW),
+        model(window=16, kv_heads=4) | precise("fp32"),
+    ),
+    "gated convolutions": (
+        changed(plain(), CONVOLUTION),
+        model(layers=None, layer_pattern="C-C-"),
     ),
 } | {
     name: (

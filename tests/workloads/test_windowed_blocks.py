@@ -20,6 +20,8 @@ from tests.workloads.small import HIDDEN, LAYERS, TRANSFORMER, ops, scenario
 
 FRAMEWORKS = ("pytorch-eager", "pytorch-compiled")
 LENGTH, SAMPLES, HEADS = 1024, 2, 8
+#: A library whose kernels have windows: those behind PyTorch's own call take a mask.
+FLASH = {"attention": "flash2"}
 EXPERTS = TRANSFORMER | {"experts": 4, "experts_per_token": 2, "moe_ffn": 128}
 LLAMA4 = EXPERTS | {"shared_experts": 1, "moe_every": 2}
 LLAMA4 |= {"window": 256, "window_every": 4}
@@ -57,7 +59,7 @@ def test_flops_are_those_of_the_formula(
     model = model | {"window": window}
     spec = load_model(scenario(model).model)
     expected = sum(layer_flops(spec, layer, LENGTH) for layer in range(LAYERS))
-    found = flops(step(model, framework))
+    found = flops(step(model, framework, pytorch=FLASH))
     assert found == pytest.approx(expected * SAMPLES * LENGTH, rel=1e-12)
 
 
@@ -83,12 +85,26 @@ def test_a_window_of_the_whole_sequence_is_none(
 def test_a_wider_window_is_more_work(framework: str) -> None:
     """Never less, and keys, values and memory stay as they are."""
     steps = [
-        step(TRANSFORMER | {"window": window}, framework)
+        step(TRANSFORMER | {"window": window}, framework, pytorch=FLASH)
         for window in (1, 256, 300, 512, 1024)
     ]
     work = [flops(low, "attention") for low in steps]
     assert work == sorted(work) and work[0] < work[-1]
     assert len({low.memory[0].peak for low in steps}) == 1
+
+
+@pytest.mark.parametrize("framework", FRAMEWORKS)
+def test_a_mask_hides_scores_that_are_computed(framework: str) -> None:
+    """Behind a mask every score is computed, those of later keys too; every layer keeps its mask in 16 bits."""
+    cudnn = {"attention": "cudnn"}
+    plain, windowed = (
+        step(TRANSFORMER | keys, framework, pytorch=cudnn)
+        for keys in ({}, {"window": 256})
+    )
+    work = [flops(low, "attention") for low in (plain, windowed)]
+    assert work[1] == 2 * work[0]
+    more = windowed.memory[0].peak - plain.memory[0].peak
+    assert more == pytest.approx(LAYERS * 2 * LENGTH**2, rel=0.01)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)

@@ -110,9 +110,14 @@ def _attention(
     """Scaled-dot-product attention, by cuDNN if nothing is said: saves q, k, v, output and a float per row."""
     if heads_last(t):
         return triton_attention(t, q, k, v)
+    tokens = t.documents(q.shape[0], q.shape[2])[1]
+    flash2 = t.choices is not None and t.choices.attention == "flash2"
+    if 0 < window < tokens and t.ring is None and not flash2:
+        # No kernel behind scaled_dot_product_attention has windows; FlashAttention's own library has.
+        mask, window, causal = attention_kernels.window_mask(t, tokens), 0, False
     if t.plain and k.shape[1] != q.shape[1]:  # memory-efficient attention: no groups
         if t.ring is None:
-            return attention_kernels.in_operations(t, q, k, v, causal)
+            return attention_kernels.in_operations(t, q, k, v, causal, mask)
         k, v = (attention_kernels.for_every_head(t, x, q.shape[1]) for x in (k, v))
     t.saves(FUSED)
     t.cpu("view")  # the output that is saved is detached
@@ -158,7 +163,8 @@ class _Attention:
         added = None if mask is None else mask.operand
         if mask is not None and plain:
             sample, _, *ends = aten.strides_of(mask)
-            sizes, strides = (*q.shape[:3], k.shape[2]), (sample, 0, *ends)
+            apart = sample if mask.shape[0] > 1 else 0
+            sizes, strides = (*q.shape[:3], k.shape[2]), (apart, 0, *ends)
             added = aten.view(mask, sizes, strides).operand
         whole = q.shape[0], q.shape[2]
         seen = in_window(*t.documents(*whole), window)

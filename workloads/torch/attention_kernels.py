@@ -8,11 +8,13 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operators.attention import heads_behind
 from prestep.workloads.torch import aten, indexing
 from prestep.workloads.torch.aten_products import matmul
-from prestep.workloads.torch.indexer import made
+from prestep.workloads.torch.indexing import hidden_keys, made
 from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 
 
-def in_operations(t: Tape, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Tensor:
+def in_operations(
+    t: Tape, q: Tensor, k: Tensor, v: Tensor, causal: bool, mask: Tensor | None = None
+) -> Tensor:
     """Attention where no fused kernel takes the call: every score is written, and its share of its row is kept.
 
     Source: aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math.
@@ -21,7 +23,7 @@ def in_operations(t: Tape, q: Tensor, k: Tensor, v: Tensor, causal: bool) -> Ten
         1 / sqrt(q.shape[-1])
     )  # both factors of a score are scaled, so that none overflows
     q = aten.mul_number(t, q, root, "mul.Scalar")
-    hidden = later_keys(t, q.shape[2], k.shape[2], q.itemsize) if causal else None
+    hidden = later_keys(t, q.shape[2], k.shape[2], q.itemsize) if causal else mask
     k, v = (for_every_head(t, x, q.shape[1]) for x in (k, v))
     turned = aten.mul_number(t, aten.transpose(t, k, 2, 3), root, "mul.Scalar")
     del k
@@ -50,6 +52,13 @@ def later_keys(t: Tape, queries: int, keys: int, itemsize: int) -> Tensor:
             t, "scalar_tensor.default", (0.0,), (), kind, dtype=kind, layout=layout
         )
         return made(t, "where.self", (seen, low, zero), None, kind)
+
+
+def window_mask(t: Tape, tokens: int) -> Tensor:
+    """What is added to scores where a query sees some tokens before it alone: the model's mask, in the scores' type."""
+    seen = t.table("window", (1, 1, tokens, tokens), 1)
+    seen.dtype = "bool"
+    return hidden_keys(t, seen)
 
 
 def kernel_of(t: Tape, q: Tensor, k: Tensor, v: Tensor, way: str) -> Kernel:

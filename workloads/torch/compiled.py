@@ -28,6 +28,7 @@ from prestep.workloads.torch.block import (
     apply_norm,
 )
 from prestep.workloads.torch.compiled_region import Region, compile_region
+from prestep.workloads.torch.gated_convolution import GatedConvolution
 from prestep.workloads.torch.latent_attention import LatentAttention
 from prestep.workloads.torch.modules import FeedForward, Module
 from prestep.workloads.torch.moe import MixtureOfExperts
@@ -38,7 +39,10 @@ from prestep.workloads.torch.vision_attention import VisionAttention
 
 #: What Dynamo traces through. Libraries' scans are under ``torch.compiler.disable``: they run as they are written,
 #: between graphs.
-TRACED = Attention, LatentAttention, VisionAttention, FeedForward
+TRACED = (
+    *(Attention, LatentAttention, VisionAttention),
+    *(FeedForward, GatedConvolution),
+)
 
 
 def compiled_block(

@@ -10,14 +10,12 @@ from __future__ import annotations
 from functools import partial
 
 from prestep.workloads.models.model import ModelSpec
-from prestep.workloads.operation import ELEMENT_BYTES, Argument
 from prestep.workloads.operators.rules import kernels_of
 from prestep.workloads.torch import aten, written_out
 from prestep.workloads.torch import functional as F
+from prestep.workloads.torch.indexing import NOTHING, hidden_keys, made
 from prestep.workloads.torch.modules import Module
 from prestep.workloads.torch.tape import Tape, Tensor
-
-NOTHING = "-inf"
 
 
 class Indexer(Module):
@@ -94,10 +92,7 @@ def mask_of(t: Tape, places: Tensor) -> Tensor:
         causal = _causal(t, batch, tokens)
         causal = aten.view(causal, chosen.shape, (0, tokens**2, tokens, 1))
         seen = run("bitwise_and.Tensor", (causal, chosen))
-        low = run("full.default", ((), NOTHING), (), "bf16", dtype="bf16")
-        options = {"dtype": "bf16", "layout": "torch.strided"}
-        zero = run("scalar_tensor.default", (0.0,), (), "bf16", **options)
-        return run("where.self", (seen, zero, low), None, "bf16")
+        return hidden_keys(t, seen)
 
 
 def _causal(t: Tape, batch: int, tokens: int) -> Tensor:
@@ -105,21 +100,3 @@ def _causal(t: Tape, batch: int, tokens: int) -> Tensor:
     table = t.table("causal", (tokens, tokens), 1)
     table.dtype = "bool"
     return aten.view(table, (batch, tokens, tokens), (0, tokens, 1))
-
-
-def made(
-    t: Tape,
-    name: str,
-    reads: tuple[object, ...],
-    shape: tuple[int, ...] | None = None,
-    kind: str = "",
-    **options: Argument,
-) -> Tensor:
-    """The result of an operator without history; of a shape and type: those of its first operand."""
-    first = reads[0] if isinstance(reads[0], Tensor) else None
-    if first is not None:
-        shape, kind = shape or first.shape, kind or first.operand.dtype
-    assert shape is not None
-    y = t.empty(shape, ELEMENT_BYTES[kind])
-    y.dtype = kind
-    return aten.call(t, kernels_of, name, reads, y, **options)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from prestep.workloads.operation import ELEMENT_BYTES, Argument
 from prestep.workloads.operators import copies, indexing, losses
 from prestep.workloads.operators.pointwise import elementwise
 from prestep.workloads.operators.reductions import reduction
+from prestep.workloads.operators.rules import kernels_of
 from prestep.workloads.operators.tensors import contiguous
 from prestep.workloads.torch import aten
 from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 
 INDEX = 8  # bytes of an int64
+NOTHING = "-inf"
 
 
 def integer(t: Tape, name: str, *reads: Tensor | int) -> Tensor:
@@ -157,3 +160,31 @@ def repeated(t: Tape, x: Tensor, shape: tuple[int, ...], times: int) -> Tensor:
         return [aten.view(aten.sum_to(t, g, shape), own, contiguous(own))]
 
     return t.apply(y, [x], backward)
+
+
+def hidden_keys(t: Tape, seen: Tensor) -> Tensor:
+    """What is added to scores of keys that a mask has (0) or has not (minus infinity), as attention converts a mask."""
+    kind = DTYPES[t.itemsize]
+    with t.no_grad():
+        low = made(t, "full.default", ((), NOTHING), (), kind, dtype=kind)
+        options = {"dtype": kind, "layout": "torch.strided"}
+        zero = made(t, "scalar_tensor.default", (0.0,), (), kind, **options)
+        return made(t, "where.self", (seen, zero, low), None, kind)
+
+
+def made(
+    t: Tape,
+    name: str,
+    reads: tuple[object, ...],
+    shape: tuple[int, ...] | None = None,
+    kind: str = "",
+    **options: Argument,
+) -> Tensor:
+    """The result of an operator without history; of a shape and type: those of its first operand."""
+    first = reads[0] if isinstance(reads[0], Tensor) else None
+    if first is not None:
+        shape, kind = shape or first.shape, kind or first.operand.dtype
+    assert shape is not None
+    y = t.empty(shape, ELEMENT_BYTES[kind])
+    y.dtype = kind
+    return aten.call(t, kernels_of, name, reads, y, **options)

@@ -363,17 +363,15 @@ class Tape(Recorder):
                 self.writes[edge.name] = self.issued
 
     def _merge(self, buffers: dict[Edge, Tensor], edge: Edge, grad: Tensor) -> None:
-        """Adds a gradient to those that a node or a leaf got before."""
-        before = buffers.get(edge)
-        buffers[edge] = grad if before is None else self._sum(before, grad)
+        """Adds a gradient to those that a node or a leaf got before; another may wait with the same memory."""
+        before = buffers.pop(edge, None)
+        others = [grad, *buffers.values()]
+        buffers[edge] = grad if before is None else self._sum(before, grad, others)
 
-    def _sum(self, one: Tensor, other: Tensor, own: bool = False) -> Tensor:
-        """Adds a gradient to an earlier one, in the memory of that one if it is its ``own`` or nothing else has it.
-
-        A view keeps what it views alive (torch/csrc/autograd/input_buffer.cpp, can_accumulate_inplace).
-        """
-        alone = not one.is_view and one.storage is not other.storage
-        own = own or (alone and not self.traces)
+    def _sum(self, one: Tensor, other: Tensor, others: Sequence[Tensor] = ()) -> Tensor:
+        """The sum, in the first one's memory unless it is a view or ``others`` have it (can_accumulate_inplace)."""
+        taken = one.is_view or any(x.storage is one.storage for x in others)
+        own = not others or not (taken or self.traces)
         y = one if own else self.empty(one.shape, one.itemsize)
         y.strides, y.dtype = one.strides, one.dtype
         other_operand = replace(other.operand, shape=one.shape)
@@ -402,7 +400,7 @@ class Tape(Recorder):
             ):
                 grad.storage.change_owner("gradients")
         else:
-            self._sum(leaf.grad, grad, own=True)
+            self._sum(leaf.grad, grad)
         del grad
         if leaf.on_grad is not None:
             leaf.on_grad(leaf)

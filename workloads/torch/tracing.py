@@ -135,11 +135,6 @@ class Tracing(Tape):
         self.input = self._given(like)
         self._writers[self.number(self.input)] = OUTSIDE
 
-    @property
-    def written_out(self) -> bool:
-        """Layers run operator by operator, so that they can be fused."""
-        return True
-
     # -- storages -------------------------------------------------------------------------------
     def number(self, x: Tensor) -> int:
         """The number of a tensor's storage; one without memory is a table that is always there."""
