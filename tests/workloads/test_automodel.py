@@ -106,9 +106,13 @@ def peak(s: Scenario) -> float:
 def test_gathers_and_reductions_are_as_the_rules_say(
     microbatches: int, dtype: str, wide: int
 ) -> None:
-    """Freed layers are gathered twice a microbatch but for the last; kept ones once; reductions once, or always."""
+    """Freed layers are gathered twice a microbatch but for the last, and what is outside of layers once.
+
+    Kept ones are gathered once; reductions are made once, or always.
+    """
     freed = scenario(microbatches, pytorch={"reduce_dtype": dtype})
-    assert sent(freed, "all_gather") == [2 * (2 * WHOLE - HEAD) * microbatches]
+    again = WHOLE + (LAYERS - 1) * LAYER
+    assert sent(freed, "all_gather") == [2 * again * microbatches]
     assert sent(freed, "reduce_scatter") == [wide * WHOLE]
     kept = scenario(
         microbatches, pytorch={"reduce_dtype": dtype}, reshard_after_forward=False
@@ -119,6 +123,18 @@ def test_gathers_and_reductions_are_as_the_rules_say(
     every = scenario(microbatches, pytorch=always, reshard_after_forward=False)
     assert sent(every, "all_gather") == [2 * WHOLE * microbatches]
     assert sent(every, "reduce_scatter") == [wide * WHOLE * microbatches]
+
+
+@pytest.mark.parametrize("tied", [False, True])
+def test_a_dense_model_is_sharded_as_around_plain_modules(tied: bool) -> None:
+    """FSDP2 is one engine: other layers send the same bytes, but for the last one, which Automodel keeps."""
+    model = {"tied_embeddings": tied}
+    layers = scenario(3, model=model)
+    training = replace(layers.training, framework="pytorch-eager")
+    modules = replace(layers, training=training)
+    beyond = sent(modules, "all_gather")[0] - sent(layers, "all_gather")[0]
+    assert beyond == 2 * LAYER * 3
+    assert sent(layers, "reduce_scatter") == sent(modules, "reduce_scatter")
 
 
 @pytest.mark.parametrize("vpp", [1, 2])

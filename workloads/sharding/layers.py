@@ -1,8 +1,10 @@
 """Megatron-like layers that are fully sharded: by Megatron's own FSDP, DeepSpeed's stage 3, or PyTorch's FSDP2.
 
-One unit a layer. Experts lie on a mesh of their own, over the ranks that have the same ones; where no other rank has
-them they are whole, and nothing of them moves. Frozen weights are gathered and never reduced. With fewer shards than
-data-parallel ranks (hybrid sharding) shards are summed over the copies after they are reduced.
+One unit a layer; under FSDP2 the embedding and the head of a dense model are one, the root's, which is kept until its
+backward pass is done (`fully_shard` of the model itself). Experts lie on a mesh of their own, over the ranks that have
+the same ones; where no other rank has them they are whole, and nothing of them moves. Frozen weights are gathered and
+never reduced. With fewer shards than data-parallel ranks (hybrid sharding) shards are summed over the copies after they
+are reduced.
 
 Megatron's gathers the next layer beside the current one's computation, and with pipeline stages leaves parameters and
 reduces in the last backward pass of a step. Between steps a rank keeps shards in 16 bits beside the fp32 ones that the
@@ -17,14 +19,15 @@ backward_maybe_with_nosync). Experts' group has no mixed precision there (expert
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.passes import Pass
-from prestep.workloads.megatron.rank import DataParallel, Held, Rank, split
+from prestep.workloads.megatron.rank import DataParallel, Held, Rank, Weights, split
 from prestep.workloads.megatron.units import Unit
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.sharding import fsdp
@@ -33,20 +36,20 @@ from prestep.workloads.sharding.policy import Mesh, Part, Policy, Streams
 from prestep.workloads.sharding.unit import Flow, ShardedUnit
 
 COMPUTED = 2  # bytes of a parameter, and of its gradient, as layers have them
+OUTSIDE = ("embedding", "head")  # units of the root's group
 WIDE = {"bf16": 2, "fp32": 4}
 
 
 class LayerUnit(ShardedUnit):
-    """A layer's parameters; ``trained``: those that have gradients, on every mesh."""
+    """Parameters of a layer, or of what is outside of layers; ``trained``: those with gradients, on every mesh."""
 
     def __init__(
-        self, rank: Rank, unit: Unit, meshes: tuple[Mesh, Mesh], flow: Flow
+        self, rank: Rank, units: Sequence[Unit], meshes: tuple[Mesh, Mesh], flow: Flow
     ) -> None:
-        super().__init__(rank.tape, [], flow, len(unit.parameters))
-        self.unit = unit
-        in_fp8 = unit.name == "layer" and rank.o.fp8_param_gather
-        trained = rank.weights(unit, 1)
-        both, (first, second) = trained + split(unit.frozen), flow.policy.reduced
+        super().__init__(rank.tape, [], flow, sum(len(u.parameters) for u in units))
+        in_fp8 = units[0].name == "layer" and rank.o.fp8_param_gather
+        trained, frozen = (_together(rank, units, way) for way in (True, False))
+        both, (first, second) = trained + frozen, flow.policy.reduced
         sent = 1 if in_fp8 else COMPUTED
         every = (
             self._part(meshes[0], trained.shared, both.shared, first, sent),
@@ -82,6 +85,10 @@ class LayerUnit(ShardedUnit):
             if policy.one_buffer:
                 t.cpu("fsdp_reduce_param", self.tensors)
                 t.wait(self.flow.reduced)
+                self.flow.sending = (
+                    None  # the last buffer goes before the next one comes
+                )
+                self.flow.sending = Storage(t.memory, part.reduced, "buffers")
             for kernel in policy.pack(part, summed) if part.mesh.shards else ():
                 t.launch(kernel)
             stream = self.scatter(part)
@@ -91,6 +98,24 @@ class LayerUnit(ShardedUnit):
                 own = part.trained // part.ranks
                 pass_over(t, own, 3.0 * part.kept / part.ranks, stream)
             self.flow.reduced = self.flow.done = t.record(policy.streams.reduce)
+
+
+def _together(rank: Rank, units: Sequence[Unit], trained: bool) -> Weights:
+    """Trained or frozen parameters of units that are gathered at once: one copy of a table that they share."""
+    several, total = len(units) > 1, Weights()
+    for unit in units:
+        counts = (unit.parameters if trained else unit.frozen).items()
+        total += split({k: n for k, n in counts if not (several and rank.is_tied(k))})
+    return total
+
+
+class Run(NamedTuple):
+    """A unit that runs with a group of parameters; ``first``, ``last``: of the group's runs in a forward pass."""
+
+    unit: Unit
+    group: LayerUnit
+    first: bool
+    last: bool
 
 
 class FullySharded(DataParallel):
@@ -114,25 +139,39 @@ class FullySharded(DataParallel):
         self.on_host = sums_of(rank, policy.streams.reduce, always=True)
         self.offloads = self.on_host is not None
         self.reducing: Storage | None = None
-        self.units = {stage: self._units(stage, meshes) for stage in rank.stages}
-        self.passes = dict.fromkeys(rank.stages, 0)  # backward passes so far
         pp = rank.grid.pp > 1
+        self.kept: set[LayerUnit] = set()
+        self.rooted = policy.staged and not pp and not rank.model.m.experts
+        self.runs = {stage: self._runs(stage, meshes) for stage in rank.stages}
+        self.passes = dict.fromkeys(rank.stages, 0)  # backward passes so far
         self.staged = pp and policy.staged
         self.every = rank.s.pytorch.reduce_every_microbatch and policy.staged
         self.frees = rank.s.parallel.reshards and (policy.staged or not pp)
         self.updates_shards = policy.staged or rank.o.fp32_shards
 
-    def _units(self, stage: int, meshes: tuple[Mesh, Mesh]) -> list[LayerUnit]:
-        """A stage's layers, each with those that are gathered beside it."""
-        units = [
-            LayerUnit(self.rank, unit, meshes, self.flow)
-            for unit, times in self.rank.parts(stage)
-            for _ in range(times)
-        ]
-        for i, unit in enumerate(units):
-            unit.ahead = units[i + 1 : i + 2] if self.policy.ahead else ()
-            unit.behind = units[i - 1 : i] if i else ()
-        return units
+    def _runs(self, stage: int, meshes: tuple[Mesh, Mesh]) -> list[Run]:
+        """A stage's units in their order, each with its group, and the groups with those gathered beside them."""
+        parts = self.rank.parts(stage)
+        units = [unit for unit, times in parts for _ in range(times)]
+        outside = {u: None for u in units if self.rooted and u.name in OUTSIDE}
+        root = LayerUnit(self.rank, [*outside], meshes, self.flow) if outside else None
+        groups: list[LayerUnit] = []
+        runs: list[Run] = []
+        for unit in units:
+            if root is None or unit not in outside:
+                groups.append(LayerUnit(self.rank, [unit], meshes, self.flow))
+                runs.append(Run(unit, groups[-1], True, True))
+            else:
+                runs.append(Run(unit, root, unit is units[0], False))
+        if root is not None:
+            groups.append(root)
+            runs[-1] = runs[-1]._replace(last=True)
+        for i, group in enumerate(groups):
+            group.ahead = groups[i + 1 : i + 2] if self.policy.ahead else ()
+            group.behind = groups[i - 1 : i] if i else ()
+        # The last layer is needed again at once, and so is the root.
+        self.kept.update(groups[-2:] if root is not None else groups[-1:])
+        return runs
 
     def held(self, parameters: int, states: int) -> Held:
         """Bytes of shards of parameters and of gradients on this rank between steps."""
@@ -151,45 +190,53 @@ class FullySharded(DataParallel):
     def after(self, stage: int) -> None:
         """With FSDP2's stages, all gradients of one that has made its last are reduced, and waited for."""
         if self.staged and not self.every and self.rank.remaining[stage] == 0:
-            for unit in self.units[stage][::-1]:
-                unit.free()
-                unit.reduce(summed=True, earlier=False)
-                unit.sums = None
+            for _, group, *_ in self.runs[stage][::-1]:
+                group.free()
+                group.reduce(summed=True, earlier=False)
+                group.sums = None
             self.finish()
 
     def forward(self, stage: int) -> None:
-        """A stage's forward pass; the last layer is needed again at once."""
-        units = self.units[stage]
-        for i, unit in enumerate(units):
-            unit.pre_forward()
-            unit.spend("fsdp_post_forward")
-            self.rank.emit(unit.unit.forward, 1)
-            if self.frees and i < len(units) - 1:
-                unit.free()
+        """A stage's forward pass."""
+        for unit, group, first, last in self.runs[stage]:
+            if first:
+                group.pre_forward()
+            if first and last:
+                group.spend("fsdp_post_forward")
+            self.rank.emit(unit.forward, 1)
+            if self.frees and group not in self.kept:
+                group.free()
 
     def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
         """A stage's backward pass; where it reduces, gradients of a layer go beside the next one's pass."""
-        units, policy = self.units[stage], self.policy
+        policy, waiting = self.policy, []
         if policy.staged:
             reduces = frees = self.every or (last and not self.staged)
             frees |= self.frees and not self.staged
         else:
             reduces = frees = last or self.frees
-        for unit in reversed(units):
-            unit.pre_backward()
+        for unit, group, begins, ends in reversed(self.runs[stage]):
+            if ends:
+                group.pre_backward()
             if not policy.one_buffer:
-                self._hold(unit)
-            self.rank.emit(which(unit.unit), 1)
-            unit.spend("fsdp_post_backward")
+                self._hold(group)
+            self.rank.emit(which(unit), 1)
+            if not begins:
+                # Its gradients wait for those of the rest of the root; unsharded ones are among what is held.
+                size = COMPUTED * sum(unit.parameters.values()) if group.parts else 0
+                waiting.append(Storage(self.t.memory, float(size), "gradients"))
+                continue
+            waiting.clear()
+            group.spend("fsdp_post_backward")
             if frees:
-                unit.free()
+                group.free()
             if policy.one_buffer:
-                self._add_up(stage, unit, reduces)
+                self._add_up(stage, group, reduces)
             if reduces:
                 summed = not self.every and self.passes[stage] > 0
-                self.reducing, unit.sums = unit.sums, None  # frees the one before
-                unit.reduce(summed, self.every and any(self.passes.values()))
-                self._send(stage, unit, last)
+                self.reducing, group.sums = group.sums, None  # frees the one before
+                group.reduce(summed, self.every and any(self.passes.values()))
+                self._send(stage, group, last)
         self.passes[stage] += 1
         if reduces and self.staged:
             self.finish()  # autograd's last callback
