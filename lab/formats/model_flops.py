@@ -46,7 +46,8 @@ def feed_forward_weights(m: ModelSpec, experts: bool) -> int:
     if not experts:
         return matrices * m.hidden * m.ffn
     seen = m.routed_hidden * m.experts_per_token + m.hidden * m.shared_experts
-    return matrices * m.moe_ffn * seen + m.hidden * (m.experts + 2 * m.moe_latent)
+    scores = m.experts + (1 if m.shared_gate else 0)
+    return matrices * m.moe_ffn * seen + m.hidden * (scores + 2 * m.moe_latent)
 
 
 def scan_weights(m: ModelSpec, part: str) -> int:

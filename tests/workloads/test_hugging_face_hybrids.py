@@ -139,11 +139,11 @@ def test_layers_of_qwen3_next_are_routed_or_plain(
 @pytest.mark.parametrize(
     ("config", "key"),
     [
-        (NANO | {"hybrid_override_pattern": None}, "hybrid_override_pattern"),
+        (NANO | {"hybrid_override_pattern": None}, "layer_types"),
         (NANO | {"mlp_hidden_act": "silu"}, "mlp_hidden_act"),
         (NANO | {"moe_shared_expert_intermediate_size": 1000}, "shared_expert"),
         (NEXT | {"layer_types": ["sliding_attention"] * 48}, "layer_types"),
-        (LINEAR | {"linear_attn_config": None}, "linear_attn_config"),
+        (LINEAR | {"linear_attn_config": None}, "layer_types"),
     ],
 )
 def test_what_is_not_understood_is_refused(

@@ -43,7 +43,8 @@ BLOCK = 512  # bytes of which memory is given out
 KEYS: dict[str, dict[str, int]] = {
     "M": {"mamba_heads": 16, "mamba_groups": 4, "mamba_head_dim": 32},
     "GK": {"linear_key_heads": 4, "linear_value_heads": 8},
-    "E": {"experts": 4, "experts_per_token": 2, "moe_ffn": 128, "shared_experts": 1},
+    "E": {"experts": 4, "experts_per_token": 2, "moe_ffn": 128, "shared_experts": 1}
+    | {"shared_gate": True},
 }
 PATTERNS = st.text(alphabet=hybrid.LETTERS, min_size=1, max_size=5)
 ALL = "MGK*-E"

@@ -79,7 +79,6 @@ def test_a_mixtral_config_has_experts(tmp_path: Path) -> None:
         ({"hidden_act": ["silu"]}, "hidden_act"),
         ({"num_hidden_layers": 0}, "num_hidden_layers: found 0"),
         ({"num_key_value_heads": 0}, "kv_heads: found 0"),
-        ({"attention_bias": True}, "attention_bias: found true, expected false"),
         ({"hidden_size": "wide"}, "hidden_size: found 'wide'"),
         ({"hidden_size": 4097}, "a multiple of heads"),
         ({"num_key_value_heads": 5}, "a divisor of heads"),

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from prestep.sim.errors import InputError
+from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.models.counts import active_parameters, total_parameters
 from prestep.workloads.models.model import ModelSpec, load_model
@@ -162,6 +164,12 @@ COUNTED: dict[str, tuple[dict[str, Any], int, int]] = {
         0,
     ),
     "gpt-neox": ({"model_type": "gpt_neox", **NEOX}, 20_554_567_680, 0),
+    "phi": (
+        {"model_type": "phi", "hidden_size": 2048, "num_hidden_layers": 24}
+        | {"num_attention_heads": 32, "intermediate_size": 8192, "vocab_size": 51200},
+        1_418_270_720,
+        0,
+    ),
     "olmo3": (LLAMA | {"model_type": "olmo3"}, 8_030_425_088, 0),
     "exaone4": (LLAMA | {"model_type": "exaone4"}, 8_030_269_440, 0),
     "deepseek_v32": (
@@ -208,6 +216,23 @@ def test_windows_of_three_layers_in_four(tmp_path: Path) -> None:
     kinds.reverse()
     with pytest.raises(InputError, match="layer_types"):
         spec(tmp_path, olmo)
+
+
+def test_attention_in_chunks_sees_one_of_them(tmp_path: Path) -> None:
+    """Llama 4: windows of a chunk, up to whose length there is no difference; beyond it the scenario is refused."""
+    llama4 = LLAMA | {"model_type": "llama4_text", "intermediate_size_mlp": 16384}
+    made = spec(tmp_path, llama4)
+    assert (made.window, made.window_every, made.chunked) == (8192, 4, True)
+    path = str(tmp_path / "config.json")
+    tables: dict[str, Any] = {
+        "cluster": {"name": "dgx-h100"},
+        "model": {"file": path, "layers": 4},
+        "parallel": {"dp": 8},
+    }
+    for length, fits in ((8192, True), (8193, False)):
+        tables["training"] = {"framework": "megatron", "seq_len": length}
+        with nullcontext() if fits else pytest.raises(InputError, match="seq_len"):
+            predict(parse_scenario(tables, "test"))
 
 
 def test_text_models_of_those_that_see(tmp_path: Path) -> None:
@@ -272,7 +297,7 @@ def test_what_an_offer_would_leave_out_is_named(tmp_path: Path) -> None:
     [
         ({"model_type": "gemma2"}, "capped scores"),
         ({"model_type": "gemma4", "text_config": {"model_type": "gemma4_text"}}, "hea"),
-        ({"model_type": "phi"}, "a head with a bias"),
+        ({"model_type": "jamba"}, "Mamba-1"),
         ({"model_type": "minimax"}, "lightning attention"),
     ],
 )

@@ -56,6 +56,10 @@ class Keys(Generic[N]):
     shared_experts: int | N = part(
         "experts that see every token; default 0", limits.EXPERTS, low=0
     )
+    shared_gate: bool | N = part(
+        "a sigmoid of the token scales shared experts' output; default false",
+        wants="model.shared_experts > 0",
+    )
     dense_layers: int | N = part("first layers without experts; default 0", low=0)
     moe_every: int | N = part("every n-th layer has experts; default 1", low=1)
     router_bias: bool | N = part("the router has a bias; default false")
@@ -125,6 +129,10 @@ class Keys(Generic[N]):
         limits.TOKENS,
     )
     window_every: int | N = part("every n-th layer has no window", low=2)
+    chunked: bool | N = part(
+        "windows are chunks of the sequence (Llama 4); default false",
+        wants="model.window",
+    )
     sinks: bool | N = part("a learned attention sink per head; default false")
     clamped: bool | N = part(
         "experts' activations are clamped (gpt-oss); default false",
@@ -141,6 +149,8 @@ class Keys(Generic[N]):
     embedding_norm: bool | N = part("a norm after the embedding; default false")
     bias: bool | N = part("linear layers have a bias; default false, mlp: true")
     qkv_bias: bool | N = part("queries, keys and values have a bias; default bias")
+    out_bias: bool | N = part("attention's output has a bias; default bias")
+    head_bias: bool | N = part("the head has a bias; default false")
     positions: Literal["rope", "learned", "alibi", "none"] | N = part("default rope")
     max_positions: int | N = part("rows of learned positions", limits.TOKENS)
     sizes: tuple[int, ...] | N = part(

@@ -33,7 +33,7 @@ class Attention(Module):
         self.qkv = self.add(t, width, m.hidden, name="linear_qkv")
         self.qkv_bias = self.add_if(t, m.qkv_bias, width, name="linear_qkv.bias")
         self.proj = self.add(t, m.hidden, inner, name="linear_proj")
-        self.proj_bias = self.add_if(t, m.bias, m.hidden, name="linear_proj.bias")
+        self.proj_bias = self.add_if(t, m.out_bias, m.hidden, name="linear_proj.bias")
         self.norms = self._norms(t) if m.qk_norm else []
         self.add_if(t, m.sinks, heads.queries, name="softmax_offset")
 

@@ -13,6 +13,7 @@ from prestep.workloads.megatron.attention import Attention
 from prestep.workloads.megatron.compressed_attention import CompressedAttention
 from prestep.workloads.megatron.cross_entropy import cross_entropy
 from prestep.workloads.megatron.elementwise import (
+    bias_add,
     bias_dropout_add,
     fused,
     pass_over,
@@ -334,9 +335,10 @@ class Head(Module):
         self.norm = self.child(Norm(t, m, s.eager("norm")))
         self.vocab = local_vocab(m, s)
         self.weight = self.add(t, self.vocab, m.hidden, name="head")
+        self.bias = self.add_if(t, m.head_bias, self.vocab, name="head.bias")
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
         s = self.s
         normed = self.norm.forward(t, self.contraction.forward(t, x))
         logits = column_linear(t, normed, self.weight, s)
-        return cross_entropy(t, logits, s)
+        return cross_entropy(t, bias_add(t, logits, self.bias), s)

@@ -28,6 +28,7 @@ from prestep.workloads.megatron.shard import (
     Spread,
     fused_ops,
     kept,
+    unquantized,
     whole,
 )
 from prestep.workloads.megatron.token_dispatcher import TokenDispatcher
@@ -35,7 +36,7 @@ from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.activation_checkpoint import again, detached, discarded
 from prestep.workloads.torch.aten_products import multiply_sizes
 from prestep.workloads.torch.attention import split_joined
-from prestep.workloads.torch.modules import Module
+from prestep.workloads.torch.modules import Module, scaled_by_token
 from prestep.workloads.torch.modules import gated as gated_by
 from prestep.workloads.torch.tape import Tape, Tensor
 
@@ -170,6 +171,9 @@ class Experts(Module):
         self.narrow = self.add_if(t, latent > 0, latent, m.hidden, name="fc1_latent")
         self.widen = self.add_if(t, latent > 0, m.hidden, latent, name="fc2_latent")
         self.shared = self._shared_experts(t) if m.shared_experts else None
+        self.shared_gate = self.add_if(
+            t, m.shared_gate, 1, m.hidden, name="gate_weight"
+        )
 
     def _shared_experts(self, t: Tape) -> FeedForward:
         """Experts that see every token are one feed-forward layer as wide as all of them."""
@@ -185,7 +189,7 @@ class Experts(Module):
             if self.shared is None:
                 return
             repeats = "shared_experts" in o.recompute_modules
-            run = partial(self.shared.forward, t)
+            run = partial(self._share, t, self.shared)
             shared.append(again(t, run, x) if repeats else run(x))
 
         with t.capture("moe_router" in o.cuda_graph_scope, False):
@@ -204,6 +208,14 @@ class Experts(Module):
             both = [unsaved(y), unsaved(other)]
             y = fused(t, both, y.shape, 3 * y.size, 0.0, kernels=(1, 0))
         return y
+
+    def _share(self, t: Tape, shared: FeedForward, x: Tensor) -> Tensor:
+        """What experts that see every token make of it, scaled by the token's gate where the model has one."""
+        y, w = shared.forward(t, x), self.shared_gate
+        if w is None:
+            return y
+        scores = column_linear(t, x, w, whole(unquantized(self.s)))
+        return scaled_by_token(t, y, scores)
 
     def _at_width(self, t: Tape, x: Tensor, w: Tensor | None) -> Tensor:
         """Tokens projected to another width, where experts have one of their own (latent MoE); whole on every rank."""

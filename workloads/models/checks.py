@@ -72,6 +72,9 @@ def parts(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
         if spec.parallel_parts and getattr(spec, key):
             expected = "nothing beside parallel_parts: those are attention and a dense feed-forward part"
             mistakes.append(Mistake(where, f"model.{key}", "a value", expected))
+    if spec.latent and (spec.qkv_bias or spec.out_bias):
+        expected = "false: projections of latent attention have no biases here"
+        mistakes.append(Mistake(where, "model.qkv_bias", "true", expected))
     if spec.latent and spec.kv_heads != spec.heads:
         expected = f"{spec.heads}, as heads: latent attention has a key for each"
         mistakes.append(Mistake(where, "model.kv_heads", str(spec.kv_heads), expected))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from prestep.sim.extras import lazily
@@ -36,7 +37,7 @@ def attention_parameters(m: ModelSpec, layer: int = 0) -> int:
         return total + m.q_lora_rank + m.kv_lora_rank + norm
     q, kv = m.heads * m.query_dim, m.kv_heads * m.head_dim
     total += (2 * q if m.attention_gate else q) + 2 * kv if m.qkv_bias else 0
-    total += m.hidden if m.bias else 0
+    total += m.hidden if m.out_bias else 0
     normed = (m.heads + m.kv_heads if m.qk_norm_wide else 2) if m.qk_norm else 0
     return total + normed * m.head_dim + (m.heads if m.sinks else 0)
 
@@ -70,7 +71,9 @@ def expert_parameters(m: ModelSpec, used: int | None = None) -> int:
     """Of a layer's experts, of which ``used`` count (default all), their router, and what narrows tokens for them."""
     total = 2 * m.hidden * m.moe_latent
     if m.shared_experts:
-        total += feed_forward_parameters(m, m.moe_ffn * m.shared_experts)
+        shared = replace(m, bias=False)  # whatever routed experts have
+        total += feed_forward_parameters(shared, m.moe_ffn * m.shared_experts)
+        total += m.hidden if m.shared_gate else 0
     counted = m.experts if used is None else used
     routed = counted * feed_forward_parameters(m, m.moe_ffn, m.routed_hidden)
     return total + router_parameters(m) + routed
@@ -116,9 +119,8 @@ def stage_parameters(
         if m.patch:  # a convolution, the class's token and positions
             total += m.hidden * (3 * m.patch**2 + 2 + m.tokens)
     if last:
-        total += norm_parameters(m, m.hidden) + (
-            0 if m.tied_embeddings else m.vocab * m.hidden
-        )
+        total += norm_parameters(m, m.hidden) + (m.vocab if m.head_bias else 0)
+        total += 0 if m.tied_embeddings else m.vocab * m.hidden
         total += m.classes * (m.hidden + 1) if m.patch else 0
         total += m.further_layers * prediction_parameters(m)
         total += compressed.contraction_parameters(m) if m.streams > 1 else 0

@@ -47,17 +47,18 @@ def translate(config: Any, where: str, family: str = "") -> Config:
 
 def _read(family: Family, config: Config, where: str) -> Config:
     """Keys of a model of that family."""
-    config, names = dict(family.defaults) | config, family.names
+    usual, names = family.defaults.items(), family.names
+    config = {k: v for k, v in usual if _spelt(config, k) not in config} | config
     mistakes = [
         mistake
         for key in names.values()
-        for mistake in _not_whole(config.get(_spelt(config, key)), where, key)
+        for mistake in _not_whole(config.get(key), where, key)
     ]
     with InputError.collected(mistakes):
         rest = family.read(config, where)
     InputError.check(mistakes)
     table = {"kind": "transformer"} | {
-        ours: config[_spelt(config, theirs)] for ours, theirs in names.items()
+        ours: config[theirs] for ours, theirs in names.items()
     }
     return table | {ours: value for ours, value in rest.items() if value is not None}
 
@@ -94,18 +95,21 @@ _NO_BLOCKS = words(
 
 
 class _Read(Config):
-    """A config.json that notes which of its keys are asked for; what is merged with it notes them, too."""
+    """A config.json that notes which of its keys are asked for; what is merged with it notes them, too.
+
+    A key that the file spells differently is found as well.
+    """
 
     def __init__(self, table: Config, keys: set[str]) -> None:
         super().__init__(table)
         self.keys_read = keys
 
     def __getitem__(self, key: str) -> Any:
-        self.keys_read.add(key)
+        self.keys_read.add(key := _spelt(self, key))
         return super().__getitem__(key)
 
     def get(self, key: str, default: Any = None) -> Any:
-        self.keys_read.add(key)
+        self.keys_read.add(key := _spelt(self, key))
         return super().get(key, default)
 
     def __or__(self, other: Any) -> _Read:  # type: ignore[override]
@@ -116,7 +120,8 @@ class _Read(Config):
 
 
 class _Reading(NamedTuple):
-    """A config.json read as one of a family: how many of its keys were read, and how many that it does not have.
+    """A config.json read as one of a family: how many of its keys were read, and how many that it does not have,
+    of which the family has so many defaults.
 
     ``passed`` are keys of the file that were not read and may be about blocks.
     """
@@ -124,13 +129,14 @@ class _Reading(NamedTuple):
     name: str
     table: Config
     read: int
-    absent: int
+    absent: tuple[int, int]
     passed: tuple[str, ...]
 
     @property
-    def fit(self) -> tuple[int, int, int]:
-        """Fewest keys are passed over, then most are read, then fewest are made up."""
-        return -len(self.passed), self.read, -self.absent
+    def fit(self) -> tuple[int, int, int, int]:
+        """Fewest keys are passed over, then most are read, then fewest are the family's own or made up otherwise."""
+        own, all_absent = self.absent
+        return -len(self.passed), self.read, -own, -all_absent
 
 
 def _reading(name: str, family: Family, config: Config, where: str) -> _Reading:
@@ -143,7 +149,8 @@ def _reading(name: str, family: Family, config: Config, where: str) -> _Reading:
         if config[key] and not any(part in key for part in _NO_BLOCKS)
     )
     used = len(config.keys() & read)
-    return _Reading(name, table, used, len(read) - used, passed)
+    own = len(family.defaults.keys() - config.keys())
+    return _Reading(name, table, used, (own, len(read) - used), passed)
 
 
 def _blocks(table: Config) -> Iterator[str]:
@@ -194,11 +201,14 @@ def _text_of(config: Config) -> Config:
     return {tied: config[tied], **inner} if tied in config else inner
 
 
-# Other spellings of the same key: BLOOM's checkpoints have both.
+#: Other spellings of the same key: BLOOM's checkpoints have both, transformers 5 saves the second of experts.
 _SPELLINGS = {
     "hidden_size": ("n_embed",),
     "n_layer": ("num_hidden_layers",),
     "n_head": ("num_attention_heads",),
+    "num_experts": ("num_local_experts",),
+    "n_routed_experts": ("num_local_experts",),
+    "num_local_experts": ("num_experts",),
 }
 
 

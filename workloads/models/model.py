@@ -320,6 +320,7 @@ def _attention(s: Model) -> dict[str, Any]:
         "head_dim": head_dim,
         "v_head_dim": (s.v_head_dim or head_dim) if s.kv_lora_rank else 0,
         "qkv_bias": s.qkv_bias if s.qkv_bias is not None else bool(s.bias),
+        "out_bias": s.out_bias if s.out_bias is not None else bool(s.bias),
     }
 
 

@@ -165,11 +165,13 @@ class TensorParallel(BlockParallel):
         t.launch(Kernel("fused", (x.elements,), bytes=2 * x.size))
         return self.summed(t, x)
 
-    def logits(self, t: Tape, x: Tensor, norm: Norm, head: Tensor) -> Tensor:
+    def logits(
+        self, t: Tape, x: Tensor, norm: Norm, head: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
         """Split: each rank norms its part of the sequence, and has the logits of its part of the vocabulary."""
         if self.vocabulary_shards == 1:
-            return super().logits(t, x, norm, head)
-        part = self.column(t, norm.forward(t, x), head)
+            return super().logits(t, x, norm, head, bias)
+        part = self.column(t, norm.forward(t, x), head, bias)
         return part if self.vocabulary == "split" else self.columns(t, part)
 
     def columns(self, t: Tape, x: Tensor) -> Tensor:

@@ -55,7 +55,7 @@ class Attention(Module):
         self.joined = self._joined(t, m) if joined else None
         if self.joined is None:
             self._apart(t, m)
-        self.wo = self.project(t, m.hidden, self.heads * m.head_dim, "wo", m.bias)
+        self.wo = self.project(t, m.hidden, self.heads * m.head_dim, "wo", m.out_bias)
         self.norm_kind = "rms" if m.norm == "layer" else m.norm
         self.norms: list[Tensor] = []
         counts = (self.heads, self.kv) if m.qk_norm else ()
@@ -304,6 +304,8 @@ class BlockParallel:
         """What a rank's rows of the embedding give, of all tokens."""
         return x
 
-    def logits(self, t: Tape, x: Tensor, norm: Norm, head: Tensor) -> Tensor:
+    def logits(
+        self, t: Tape, x: Tensor, norm: Norm, head: Tensor, bias: Tensor | None = None
+    ) -> Tensor:
         """The last block's output through the last norm and the head."""
-        return F.linear(t, norm.forward(t, self.leave(t, x)), head)
+        return F.linear(t, norm.forward(t, self.leave(t, x)), head, bias)

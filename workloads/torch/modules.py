@@ -100,6 +100,11 @@ def gated(
     return aten.mul(t, aten.activation(t, activation, x), factor)
 
 
+def scaled_by_token(t: Tape, y: Tensor, scores: Tensor) -> Tensor:
+    """``y`` times a sigmoid of each token's score (Qwen2MoeSparseMoeBlock's shared expert)."""
+    return aten.mul(t, aten.activation(t, "sigmoid", scores), y)
+
+
 class FeedForward(Module):
     """Gated (SwiGLU) or plain feed-forward network."""
 

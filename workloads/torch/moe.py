@@ -19,7 +19,7 @@ from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch import indexing as I
 from prestep.workloads.torch.grouped_experts import GroupedFeedForward
-from prestep.workloads.torch.modules import FeedForward, Linear, Module
+from prestep.workloads.torch.modules import FeedForward, Linear, Module, scaled_by_token
 from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
@@ -73,6 +73,9 @@ class MixtureOfExperts(Module):
         self.local: list[FeedForward] = []  # experts that run one after the other
         self.expert_parameters = self._routed(t, m, parts)
         self.shared = self._shared(t, m, parts) if m.shared_experts else None
+        self.shared_gate = self.add_if(
+            t, m.shared_gate, 1, m.hidden, name="shared_gate"
+        )
 
     def _routed(self, t: Tape, m: ModelSpec, parts: int) -> list[Tensor]:
         """Builds the experts that tokens are routed to, together or apart; their parameters."""
@@ -133,7 +136,8 @@ class MixtureOfExperts(Module):
         self, t: Tape, shared: FeedForward, x: Tensor, shape: tuple[int, ...]
     ) -> Tensor:
         """What shared experts make of every token; ``shape``: samples, tokens and width of ``x``."""
-        return shared.forward(t, x)
+        y, w = shared.forward(t, x), self.shared_gate
+        return y if w is None else scaled_by_token(t, y, F.linear(t, x, w))
 
     def _scores(self, t: Tape, flat: Tensor) -> Tensor:
         """What the gate gives each expert for every token; a correction changes which are chosen."""

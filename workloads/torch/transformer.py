@@ -112,7 +112,7 @@ class Transformer(Module):
         """The output projection, which may be the tokens' embedding."""
         if m.tied_embeddings and self.token is not None:
             return self.token
-        return self.add(t, self._rows(m), m.hidden, name="head")
+        return self.project(t, self._rows(m), m.hidden, "head", m.head_bias)
 
     @property
     def all_blocks(self) -> list[Block]:
@@ -209,7 +209,9 @@ class Transformer(Module):
 
     def _logits(self, t: Tape, h: Tensor, norm: Norm, head: Tensor) -> Tensor:
         with t.within("head"):
-            if t.by_liger("fused_linear_cross_entropy"):
+            bias = self.biases.get(head)
+            # Liger patches no model whose head has a bias.
+            if t.by_liger("fused_linear_cross_entropy") and bias is None:
                 h = norm.forward(t, self.parallel.leave(t, h))
                 return liger.linear_cross_entropy(t, h, head)
-            return self.parallel.logits(t, h, norm, head)
+            return self.parallel.logits(t, h, norm, head, bias)

@@ -28,7 +28,7 @@ class VisionAttention(Module):
         super().__init__()
         self.heads, self.head_dim = m.heads, m.head_dim
         self.qkv = self.project(t, 3 * m.heads * m.head_dim, m.hidden, "qkv", m.bias)
-        self.wo = self.project(t, m.hidden, m.heads * m.head_dim, "wo", m.bias)
+        self.wo = self.project(t, m.hidden, m.heads * m.head_dim, "wo", m.out_bias)
 
     def forward(
         self, t: Tape, x: Tensor, column: Linear = F.linear, row: Linear = F.linear

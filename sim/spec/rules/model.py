@@ -147,6 +147,14 @@ def _only_transformers(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
         yield s.mistake("parallel.data_parallel", expected, hint)
 
 
+@rule("training.seq_len model.chunked model.window")
+def _chunks(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
+    """A sequence of one chunk, in which attention in chunks sees what a window does."""
+    if model.chunked and s.training.seq_len > model.window:
+        hint = "attention over several chunks is not simulated"
+        yield s.mistake("training.seq_len", f"at most window = {model.window}", hint)
+
+
 @rule("training training.seq_len model.max_positions")
 def _positions(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
     """Positions that a table has."""
@@ -158,7 +166,7 @@ def _positions(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
 
 RULES = [
     *(_layers, _tensor, _pictures, _exchanged_heads, _experts_widths, experts),
-    *(_only_transformers, _positions),
+    *(_only_transformers, _positions, _chunks),
 ]
 
 

@@ -99,14 +99,28 @@ def window(config: Config, where: str) -> Config:
     return {"window": size, "window_every": every}
 
 
+def dense_layers(config: Config, where: str, usual: int) -> int:
+    """First layers without experts, by a list of their kinds or their number."""
+    kinds = list(config.get("mlp_layer_types") or ())
+    if not kinds:
+        return int(config.get("first_k_dense_replace", usual))
+    dense = kinds.count("dense")
+    if kinds != ["dense"] * dense + ["sparse"] * (len(kinds) - dense):
+        expected = "dense layers first, sparse ones behind them"
+        raise InputError.of(where, "mlp_layer_types", "another order", expected)
+    return dense
+
+
 def layer_pattern(
     kinds: object, letters: Mapping[str, str], behind: str, where: str
 ) -> str:
-    """Letters of all layers: of what mixes tokens, by a list of kinds, and of what is ``behind`` each."""
+    """Letters of all layers: of what mixes tokens, by a list of kinds, and of what is ``behind`` each, if anything."""
     if not isinstance(kinds, list) or {*map(str, kinds)} - letters.keys():
         expected = f"a list of {' and '.join(letters)}"
         raise InputError.of(where, "layer_types", repr(kinds)[:60], expected)
-    pairs = zip((letters[kind] for kind in kinds), behind, strict=True)
+    pairs = zip(
+        (letters[kind] for kind in kinds), behind or [""] * len(kinds), strict=True
+    )
     return "".join(map("".join, pairs))
 
 

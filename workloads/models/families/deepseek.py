@@ -1,11 +1,11 @@
-"""DeepSeek-V2 and V3, Kimi K2, and those whose latent attention is to keys that an indexer chooses: V3.2, GLM-5.
+"""DeepSeek-V2 and V3, Kimi K2, Mistral 4; V3.2 and GLM-5, whose latent attention is to keys that an indexer chooses.
 
 Source: transformers, models/{deepseek_v2,deepseek_v3,deepseek_v32,glm_moe_dsa}/configuration_*.py.
 """
 
 from __future__ import annotations
 
-from prestep.workloads.models.families import LLAMA, Config, Family
+from prestep.workloads.models.families import LLAMA, Config, Family, dense_layers
 from prestep.workloads.models.families.llama import experts_of, llama
 from prestep.workloads.models.indexed import pattern_of
 
@@ -35,11 +35,15 @@ def _deepseek(config: Config, where: str) -> Config:
     }
 
 
+def _lite(config: Config, where: str) -> Config:
+    made = _deepseek(config, where)
+    return made | {"dense_layers": dense_layers(config, where, 1)}
+
+
 def _sparse(config: Config, where: str) -> Config:
-    kinds = list(config.get("mlp_layer_types") or ())
-    dense = kinds.index("sparse") if "sparse" in kinds else len(kinds) or 3
-    made = _deepseek({"first_k_dense_replace": dense} | config, where)
-    return made | _indexer(config)
+    made = _deepseek(config, where)
+    dense = {"dense_layers": dense_layers(config, where, 3)}
+    return made | dense | _indexer(config)
 
 
 def _indexer(config: Config) -> Config:
@@ -58,7 +62,11 @@ def _indexer(config: Config) -> Config:
 
 _CORRECTED = {"topk_method": "noaux_tc"}
 FAMILIES = {
-    "deepseek_v2": Family(LLAMA, _deepseek),
+    # Without experts, or with a router that nothing corrects.
+    **dict.fromkeys(
+        ("deepseek_v2", "youtu", "minicpm3", "mistral4"), Family(LLAMA, _deepseek)
+    ),
+    "glm4_moe_lite": Family(LLAMA, _lite, _CORRECTED),
     **dict.fromkeys(("deepseek_v3", "kimi_k2"), Family(LLAMA, _deepseek, _CORRECTED)),
     "deepseek_v32": Family(LLAMA, _sparse, _CORRECTED | {"index_n_heads": 64}),
     "glm_moe_dsa": Family(LLAMA, _sparse, _CORRECTED | {"index_n_heads": 32}),

@@ -1,4 +1,4 @@
-"""Granite 4: Mamba-2 or attention, and experts with a shared one beside them, in every layer.
+"""Granite 3 of experts, and 4: Mamba-2 or attention, and experts with a shared one beside them, in every layer.
 
 Source: transformers, models/granitemoehybrid/configuration_granitemoehybrid.py.
 """
@@ -8,11 +8,13 @@ from __future__ import annotations
 from prestep.workloads.models.families import (
     FULL,
     HYBRID,
+    LLAMA,
     Config,
     Family,
     as_wide,
     layer_pattern,
 )
+from prestep.workloads.models.families.llama import experts_of, llama
 from prestep.workloads.models.hybrid import ATTENTION, EXPERTS, FEED_FORWARD, MAMBA
 
 #: Kinds of layers, and what transformers 5 calls them.
@@ -48,4 +50,20 @@ def _granite(config: Config, where: str) -> Config:
     }
 
 
-FAMILIES = {"granitemoehybrid": Family(HYBRID, _granite)}
+def _experts(config: Config, where: str) -> Config:
+    """Granite 3 of experts, where one more that every token sees may be beside them."""
+    width, key = config.get("intermediate_size"), "shared_intermediate_size"
+    shared = as_wide(config, key, width, where)
+    return llama(config, where) | {
+        **experts_of(config, "num_local_experts"),
+        "shared_experts": shared,
+    }
+
+
+_ROUTED = {"num_local_experts": 8, "num_experts_per_tok": 2}
+FAMILIES = {
+    "granitemoehybrid": Family(HYBRID, _granite),
+    **dict.fromkeys(
+        ("granitemoe", "granitemoeshared"), Family(LLAMA, _experts, _ROUTED)
+    ),
+}

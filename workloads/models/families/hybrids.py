@@ -15,6 +15,7 @@ from prestep.workloads.models.families import (
     Config,
     Family,
     as_wide,
+    dense_layers,
     layer_pattern,
 )
 from prestep.workloads.models.families.deepseek import latent
@@ -25,6 +26,7 @@ from prestep.workloads.models.hybrid import (
     EXPERTS,
     FEED_FORWARD,
     KIMI,
+    MAMBA,
 )
 
 
@@ -40,6 +42,15 @@ def _shared(config: Config, where: str) -> Config:
     }
 
 
+#: Kinds of Nemotron's layers in transformers 5, and before.
+_NEMOTRON = {
+    **dict.fromkeys(("linear_attention", "mamba"), MAMBA),
+    **dict.fromkeys((FULL, "attention"), ATTENTION),
+    "moe": EXPERTS,
+    "mlp": FEED_FORWARD,
+}
+
+
 def nemotron_h(config: Config, where: str) -> Config:
     """Letters as Megatron has them."""
     activation = config.get("mlp_hidden_act", "relu2")
@@ -47,8 +58,8 @@ def nemotron_h(config: Config, where: str) -> Config:
         raise InputError.of(where, "mlp_hidden_act", repr(activation), '"relu2"')
     pattern = config.get("hybrid_override_pattern")
     if not isinstance(pattern, str) or not pattern:
-        expected = "a letter for each layer"
-        raise InputError.of(where, "hybrid_override_pattern", repr(pattern), expected)
+        kinds = config.get("layer_types") or config.get("layers_block_type")
+        pattern = layer_pattern(kinds, _NEMOTRON, "", where)
     made = _shared(config, where) | {
         "layer_pattern": pattern,
         "head_dim": config.get("head_dim", config.get("attention_head_dim")),
@@ -128,36 +139,44 @@ def _experts(config: Config, where: str) -> Config:
         "shared_experts": as_wide(
             config, "shared_expert_intermediate_size", width, where
         ),
+        "shared_gate": bool(config.get("shared_expert_intermediate_size")) or None,
     }
 
 
 def kimi_linear(config: Config, where: str) -> Config:
     """Latent attention in the layers that are named, Kimi delta attention in the others."""
-    linear = config.get("linear_attn_config")
-    if not isinstance(linear, dict) or "kda_layers" not in linear:
-        expected = "an object with kda_layers"
-        raise InputError.of(where, "linear_attn_config", repr(linear), expected)
-    dense = config.get("first_k_dense_replace", 0)
-    pattern = ""
-    for layer in range(config.get("num_hidden_layers", 0)):
-        pattern += KIMI if layer + 1 in linear["kda_layers"] else ATTENTION
-        pattern += FEED_FORWARD if layer < dense else EXPERTS
+    linear = config.get("linear_attn_config") or {}
+    count = config.get("num_hidden_layers", 0)
+    named = [
+        "linear_attention" if layer in linear.get("kda_layers", ()) else FULL
+        for layer in range(1, count + 1)
+    ]
+    kinds = named if linear else config.get("layer_types")
+    dense = dense_layers(config, where, 0)
+    behind = (FEED_FORWARD * dense + EXPERTS * count)[:count]
+    letters = {"linear_attention": KIMI, FULL: ATTENTION}
+    heads = linear.get("num_heads") or config.get("linear_num_heads")
+    width = linear.get("head_dim") or config.get("linear_head_dim")
+    number = "num_local_experts" if "num_local_experts" in config else "num_experts"
+    chosen, shared = config.get("num_experts_per_token"), "n_shared_experts"
+    shared = shared if shared in config else "num_shared_experts"
     return {
-        "layer_pattern": pattern,
+        "layer_pattern": layer_pattern(kinds, letters, behind, where),
         "tied_embeddings": config.get("tie_word_embeddings", False),
         "norm": "rms",
         **latent(config),
         "positions": "none" if config.get("mla_use_nope") else "rope",
-        "experts": config.get("num_experts"),
-        "experts_per_token": config.get("num_experts_per_token"),
+        "experts": config.get(number),
+        "experts_per_token": chosen or config.get("num_experts_per_tok"),
         "moe_ffn": config.get("moe_intermediate_size"),
-        "shared_experts": config.get("num_shared_experts") or None,
+        "shared_experts": config.get(shared) or None,
         "router_bias": True,
-        "linear_key_heads": linear.get("num_heads"),
-        "linear_value_heads": linear.get("num_heads"),
-        "linear_key_dim": linear.get("head_dim"),
-        "linear_value_dim": linear.get("head_dim"),
-        "conv_width": linear.get("short_conv_kernel_size", 4),
+        "linear_key_heads": heads,
+        "linear_value_heads": heads,
+        "linear_key_dim": width,
+        "linear_value_dim": width,
+        "conv_width": linear.get("short_conv_kernel_size")
+        or config.get("linear_conv_kernel_dim", 4),
     }
 
 

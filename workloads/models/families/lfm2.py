@@ -30,7 +30,8 @@ def _layers(config: Config, where: str, dense: int | None = None) -> Config:
         expected = "false: convolutions with biases are not modelled"
         raise InputError.of(where, "conv_bias", "true", expected)
     layers = range(config.get("num_hidden_layers", 0))
-    chosen = config.get("full_attn_idxs", layers)
+    chosen = config.get("full_attn_idxs")
+    chosen = layers if chosen is None else chosen
     usual = [FULL if at in chosen else "conv" for at in layers]
     kinds = config.get("layer_types") or usual
     plain = len(kinds) if dense is None else dense

@@ -13,23 +13,24 @@ from prestep.workloads.models.families import (
     Config,
     Family,
     activation,
+    as_wide,
+    dense_layers,
     window,
 )
+from prestep.workloads.operation import words
 
 
 def llama(config: Config, where: str) -> Config:
     """Attention with grouped keys and a gated feed-forward part, each behind a norm."""
-    attention, mlp = bool(config.get("attention_bias")), bool(config.get("mlp_bias"))
-    if attention != mlp:
-        found, expected = str(attention).lower(), f"{str(mlp).lower()}, as mlp_bias"
-        hint = "biases of some layers only are not modelled"
-        raise InputError.of(where, "attention_bias", found, expected, hint)
+    biased = bool(config.get("attention_bias"))
     return {
         "kv_heads": config.get("num_key_value_heads"),
         "head_dim": config.get("head_dim"),
         "tied_embeddings": config.get("tie_word_embeddings", False),
         "activation": activation(config.get("hidden_act", "silu"), where, "hidden_act"),
-        "bias": attention,
+        "bias": bool(config.get("mlp_bias")),
+        "qkv_bias": biased,
+        "out_bias": biased,
         "gated": True,
         "norm": "rms",
     }
@@ -46,18 +47,7 @@ def _mixtral(config: Config, where: str) -> Config:
 
 
 def _seed(config: Config, where: str) -> Config:
-    made = llama(config | {"attention_bias": False, "mlp_bias": False}, where)
-    return made | {"qkv_bias": bool(config.get("attention_bias", True))}
-
-
-def _glm4_moe(config: Config, where: str) -> Config:
-    return _seed(config, where) | {
-        "qk_norm": bool(config.get("use_qk_norm")) or None,
-        "moe_ffn": config.get("moe_intermediate_size"),
-        **experts_of(config, "n_routed_experts", shared_experts="n_shared_experts"),
-        "dense_layers": config.get("first_k_dense_replace"),
-        "router_bias": True,
-    }
+    return llama(config, where) | {"out_bias": bool(config["attention_out_bias"])}
 
 
 def _qwen2(config: Config, where: str) -> Config:
@@ -66,6 +56,14 @@ def _qwen2(config: Config, where: str) -> Config:
 
 def _qwen3(config: Config, where: str) -> Config:
     return llama(config, where) | {"qk_norm": True}
+
+
+def _qwen2_moe(config: Config, where: str) -> Config:
+    key, width = "shared_expert_intermediate_size", config["moe_intermediate_size"]
+    shared = as_wide(config, key, width, where)
+    gate = {"shared_gate": True} if shared else {}
+    made = _qwen3_moe(config, where) | {"qk_norm": None, "shared_experts": shared}
+    return made | gate | {"qkv_bias": bool(config.get("qkv_bias", True))}
 
 
 def _qwen3_moe(config: Config, where: str) -> Config:
@@ -110,13 +108,36 @@ def _nemotron(config: Config, where: str) -> Config:
 
 def _olmo(config: Config, where: str) -> Config:
     """Norms behind each part, and of queries and keys one over all heads."""
-    plain = {"mlp_bias": config.get("attention_bias")}
     norms = {"norms": "behind", "qk_norm": True, "qk_norm_wide": True}
-    return llama(config | plain, where) | norms | window(config, where)
+    return llama(config, where) | norms | window(config, where)
+
+
+def _olmoe(config: Config, where: str) -> Config:
+    wide = {"qk_norm": True, "qk_norm_wide": True}
+    return llama(config, where) | wide | experts_of(config, "num_experts")
+
+
+def _flex_olmo(config: Config, where: str) -> Config:
+    return _olmo(config, where) | experts_of(config, "num_experts")
 
 
 def _exaone4(config: Config, where: str) -> Config:
     return _qwen3(config, where) | {"norms": "behind"} | window(config, where)
+
+
+def _exaone_moe(config: Config, where: str) -> Config:
+    dense = {"dense_layers": dense_layers(config, where, 1)}
+    routed = experts_of(config, "num_experts", shared_experts="num_shared_experts")
+    made = _qwen3(config, where) | window(config, where) | routed | dense
+    return made | {"moe_ffn": config["moe_intermediate_size"], "router_bias": True}
+
+
+def _windowed(config: Config, where: str) -> Config:
+    return llama(config, where) | window(config, where)
+
+
+def _arcee(config: Config, where: str) -> Config:
+    return _nemotron(config, where) | {"norm": "rms"}
 
 
 def _apertus(config: Config, where: str) -> Config:
@@ -143,33 +164,57 @@ def _bailing(config: Config, where: str) -> Config:
 _KEYS = {"num_key_value_heads": 8}
 _ROUTED = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 _GPT_OSS = {"num_local_experts": 128, "sliding_window": 128, "head_dim": 64}
-_GLM4 = {"first_k_dense_replace": 1, "n_shared_experts": 1}
+_SEED = {"attention_bias": True, "attention_out_bias": False}
 _MIXED = {"num_local_experts": 8, "num_experts_per_tok": 2}
+_QWEN2_MOE = {
+    "moe_intermediate_size": 1408,
+    "shared_expert_intermediate_size": 5632,
+    "num_experts": 60,
+    "num_experts_per_tok": 4,
+}
 QWEN2 = Family(LLAMA, _qwen2, {"num_key_value_heads": 32})
 QWEN3 = Family(LLAMA, _qwen3, {"num_key_value_heads": 32, "head_dim": 128})
 QWEN3_MOE = Family(LLAMA, _qwen3_moe, {"num_key_value_heads": 4} | _ROUTED)
 FAMILIES = {
-    **dict.fromkeys(("llama", "smollm3", "phi3"), Family(LLAMA, llama)),
-    "mistral": Family(LLAMA, llama, _KEYS),
-    "mixtral": Family(LLAMA, _mixtral, _KEYS | _MIXED),
-    "seed_oss": Family(LLAMA, _seed),
-    "glm4_moe": Family(
-        LLAMA, _glm4_moe, _GLM4 | {"n_routed_experts": 128, "num_experts_per_tok": 8}
+    **dict.fromkeys(
+        ("llama", "smollm3", "phi3", "exaone", "granite"), Family(LLAMA, llama)
     ),
+    **dict.fromkeys(("mistral", "ministral3"), Family(LLAMA, llama, _KEYS)),
+    "ministral": Family(LLAMA, _windowed, _KEYS),
+    "arcee": Family(LLAMA, _arcee),
+    "mixtral": Family(LLAMA, _mixtral, _KEYS | _MIXED),
+    "seed_oss": Family(LLAMA, _seed, _SEED),
     # Text models of those that see have the layers of the others.
-    **dict.fromkeys(("qwen2", "qwen2_5_vl", "qwen2_5_vl_text"), QWEN2),
+    **dict.fromkeys(
+        words("qwen2 qwen2_vl qwen2_vl_text qwen2_5_vl qwen2_5_vl_text")
+        + words("qwen2_5_omni_text"),
+        QWEN2,
+    ),
+    "qwen2_moe": Family(LLAMA, _qwen2_moe, _QWEN2_MOE),
     **dict.fromkeys(("qwen3", "qwen3_vl_text"), QWEN3),
     **dict.fromkeys(("qwen3_moe", "qwen3_vl_moe_text"), QWEN3_MOE),
     "minimax_m2": Family(LLAMA, _minimax, {"head_dim": 128}),
     "gpt_oss": Family(LLAMA, _gpt_oss, _KEYS | _GPT_OSS),
     "nemotron": Family(LLAMA, _nemotron),
     **dict.fromkeys(("olmo2", "olmo3"), Family(LLAMA, _olmo)),
+    "olmoe": Family(LLAMA, _olmoe),
+    "flex_olmo": Family(LLAMA, _flex_olmo),
     "exaone4": Family(LLAMA, _exaone4, {"sliding_window_pattern": 4}),
+    "exaone_moe": Family(LLAMA, _exaone_moe, {"sliding_window_pattern": 4}),
     "apertus": Family(LLAMA, _apertus),
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), Family(LLAMA, _bailing)),
 }
 REFUSED = {
     "minimax": "lightning attention",
     "bailing_hybrid": "lightning attention with decays by head",
-    "llama4_text": "attention in chunks",
+    **dict.fromkeys(("jamba", "mamba", "falcon_mamba", "zamba"), "scans of Mamba-1"),
+    **dict.fromkeys(("falcon_h1", "zamba2"), "scans that share a layer with attention"),
+    "longcat_flash": "layers of two attentions, whose experts run beside the second",
+    **dict.fromkeys(
+        ("step3p5", "mimo_v2_flash"), "windowed layers with other heads than the rest"
+    ),
+    "olmo": "norms without weights",
+    "rwkv": "recurrences without attention",
+    "xlstm": "recurrences without attention",
+    "afmoe": "gates of attention from a projection of their own",
 }

@@ -1,0 +1,46 @@
+"""Hunyuan: norms of queries and keys; of experts one more that every token sees, as wide as the others.
+
+Source: transformers, models/hunyuan_v1_*/modeling_*.py, models/hy_v3/configuration_hy_v3.py.
+"""
+
+from __future__ import annotations
+
+from prestep.workloads.models.families import LLAMA, Config, Family, dense_layers
+from prestep.workloads.models.families.llama import experts_of, llama
+
+
+def _dense(config: Config, where: str) -> Config:
+    return llama(config, where) | {"qk_norm": bool(config["use_qk_norm"]) or None}
+
+
+def _moe(config: Config, where: str) -> Config:
+    chosen = config["moe_topk"]
+    return _dense(config, where) | {
+        "experts": config["num_experts"],
+        "experts_per_token": chosen[0] if isinstance(chosen, list) else chosen,
+        "shared_experts": 1,
+    }
+
+
+def _third(config: Config, where: str) -> Config:
+    return _dense(config, where) | {
+        **experts_of(config, "num_experts", shared_experts="num_shared_experts"),
+        "moe_ffn": config["moe_intermediate_size"],
+        "dense_layers": dense_layers(config, where, 1),
+        "router_bias": True,
+    }
+
+
+_NORMED = {"use_qk_norm": True}
+_THIRD = _NORMED | {
+    "num_experts": 192,
+    "num_experts_per_tok": 8,
+    "num_shared_experts": 1,
+    "moe_intermediate_size": 1536,
+    "head_dim": 128,
+}
+FAMILIES = {
+    "hunyuan_v1_dense": Family(LLAMA, _dense, _NORMED),
+    "hunyuan_v1_moe": Family(LLAMA, _moe, _NORMED | {"num_experts": 1, "moe_topk": 1}),
+    "hy_v3": Family(LLAMA, _third, _THIRD),
+}
