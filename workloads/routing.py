@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache
-from math import gcd
+from math import gcd, nan
 from pathlib import Path
 
 from prestep.sim import schema
@@ -62,11 +62,18 @@ def expected() -> str:
 
 def is_known(said: str) -> bool:
     """Whether a text is a law or a preset."""
-    return zipf_exponent(said) is not None or _gini(said) is not None
+    return _exponent(said, experts=2, chosen=1) is not None
 
 
-def layers_of(said: str | Sequence[float], experts: int) -> tuple[Loads, ...]:
+def layers_of(
+    said: str | Sequence[float], experts: int, chosen: int = 1
+) -> tuple[Loads, ...]:
     """Loads of every layer with experts, the first first; of all of them alike where there is one.
+
+    Parameters
+    ----------
+    chosen
+        Experts that a token chooses, each once: by a law none has more than all tokens.
 
     Raises
     ------
@@ -77,43 +84,27 @@ def layers_of(said: str | Sequence[float], experts: int) -> tuple[Loads, ...]:
         return (_relative(said),)
     if histogram.is_file(said):
         return tuple(_relative(layer) for layer in histogram.read(said))
-    coefficient = _gini(said)
-    if coefficient is None:
-        return (_dealt(experts, zipf_exponent(said) or 0.0),)
-    return (_dealt(experts, exponent_of(coefficient, experts)),)
+    return (_dealt(experts, _exponent(said, experts, chosen) or 0.0, chosen),)
 
 
-def zipf_exponent(said: str) -> float | None:
-    """Exponent of Zipf's law: 0 for uniform, 1 for zipf where none is said; None for other words."""
-    word, number = _word(said)
-    if word == "uniform" and not number:
-        return 0.0
-    value = _number(number or "1")
-    within = value is not None and 0 <= value < STEEPEST
-    return value if word == "zipf" and within else None
-
-
-def _gini(said: str) -> float | None:
-    """The Gini coefficient that a text or a preset says; None for other words."""
+def _exponent(said: str, experts: int, chosen: int) -> float | None:
+    """Exponent of the Zipf's law that a text or a preset says: 0 for uniform, 1 for zipf; None for other words."""
+    word, _, text = said.replace(":", " ").strip().lower().partition(" ")
     if said.strip().lower() in presets():
-        return presets()[said.strip().lower()].gini
-    word, number = _word(said)
-    value = _number(number)
-    within = value is not None and 0 <= value < 1
-    return value if word == "gini" and within else None
+        word, number = "gini", presets()[said.strip().lower()].gini
+    else:
+        number = _number(text or {"zipf": "1", "uniform": "0"}.get(word, ""))
+    if word == "gini" and 0 <= number < 1:
+        return exponent_of(number, experts, chosen)
+    within = word == "zipf" and 0 <= number < STEEPEST
+    return number if within or (word == "uniform" and not text) else None
 
 
-def _word(said: str) -> tuple[str, str]:
-    """A word and the number behind it."""
-    word, _, number = said.replace(":", " ").strip().lower().partition(" ")
-    return word, number
-
-
-def _number(text: str) -> float | None:
+def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return None
+        return nan
 
 
 def gini(loads: Sequence[float]) -> float:
@@ -124,30 +115,37 @@ def gini(loads: Sequence[float]) -> float:
 
 
 @cache
-def exponent_of(coefficient: float, experts: int) -> float:
+def exponent_of(coefficient: float, experts: int, chosen: int = 1) -> float:
     """Exponent of Zipf's law over so many experts with a Gini coefficient; the steepest where none has it."""
     low, high = 0.0, STEEPEST
     for _ in range(HALVINGS):
         middle = (low + high) / 2
-        if gini(_zipf(experts, middle)) < coefficient:
+        if gini(_zipf(experts, middle, chosen)) < coefficient:
             low = middle
         else:
             high = middle
     return low
 
 
-def _zipf(experts: int, exponent: float) -> Loads:
-    """The i-th most popular expert has i^-exponent, over the mean."""
-    return _relative([(i + 1.0) ** -exponent for i in range(experts)])
+def _zipf(experts: int, exponent: float, chosen: int) -> Loads:
+    """The i-th most popular expert has i^-exponent, over the mean; those that every token chooses have all tokens."""
+    weights = [(i + 1.0) ** -exponent for i in range(experts)]
+    most, full, scale = experts / chosen, 0, experts / sum(weights)
+    # What the law gives an expert beyond all tokens, the others share by the same law.
+    while full < chosen and scale * weights[full] > most:
+        full += 1
+        rest = sum(weights[full:])
+        scale = (experts - full * most) / rest if rest else 0.0
+    return (most,) * full + tuple(scale * weight for weight in weights[full:])
 
 
-def _dealt(experts: int, exponent: float) -> Loads:
+def _dealt(experts: int, exponent: float, chosen: int) -> Loads:
     """Zipf's law, dealt to experts by a fixed shuffle: popularity has nothing to do with an expert's rank.
 
     Multiples of a stride that has no divisor in common with their number. The busiest rank is within 6 % of the
     median of 101 random deals, for 128 and 256 experts on 8 and 32 ranks.
     """
-    loads = _zipf(experts, exponent)
+    loads = _zipf(experts, exponent, chosen)
     strides = range(max(1, round(0.618 * experts)), 2 * experts + 2)
     stride = next(n for n in strides if gcd(n, experts) == 1)
     return tuple(loads[i * stride % experts] for i in range(experts))

@@ -290,7 +290,7 @@ class Engine:
     def _chosen(self) -> np.ndarray:
         """How likely a token is to choose each expert, by layer: routers spread tokens as they do in training."""
         m, said = self.model, self.pools.scenario.parallel.imbalance
-        loads = np.array(layers_of(said, m.experts))
+        loads = np.array(layers_of(said, m.experts, m.experts_per_token))
         return np.minimum(1.0, loads * m.experts_per_token / m.experts)
 
     def _product(self, m: int, n: int, k: int) -> float:

@@ -101,7 +101,7 @@ def units(model: dict[str, Any] = SMALL, **megatron: Any) -> Units:
     s = parse_scenario(tables(model, megatron=megatron), "test")
     groups = Groups(Grid(1, 1, 1, cp=1, ep=1, etp=1), Place(8, False))
     m, costs = load_model(s.model), host_costs("megatron")
-    spread = spread_of(groups, s, m.experts) if m.experts else None
+    spread = spread_of(groups, s, m) if m.experts else None
     tp = groups.of("tp", 0)
     return Units(s, m, tp, None, lambda: Tape(0, Shared(), costs), spread)
 

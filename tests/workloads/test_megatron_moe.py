@@ -84,7 +84,7 @@ def unit(
         Place(8, False),
     )
     costs = host_costs("megatron")
-    spread = spread_of(groups, s, m.experts) if m.experts else None
+    spread = spread_of(groups, s, m) if m.experts else None
     return Units(
         s, m, groups.of("tp", 0), None, lambda: Tape(0, Shared(), costs), spread
     ).layer(index)

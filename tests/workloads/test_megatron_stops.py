@@ -73,7 +73,7 @@ def units(
     )
     groups = Groups(Grid(EP, 1, 1, cp=1, ep=EP, etp=1), place)
     costs = host_costs("megatron")
-    spread = spread_of(groups, job, m.experts)
+    spread = spread_of(groups, job, m)
     return Units(
         job, m, groups.of("tp", 0), None, lambda: Tape(0, Shared(), costs), spread
     )

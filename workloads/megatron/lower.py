@@ -93,15 +93,15 @@ class Models:
     def _units(self, stage: int, replica: int, rank: int) -> Units:
         """Units with the groups of a stage and replica, recorded as of one of its ranks."""
         step = self.step
-        groups, s, experts = step.groups, step.scenario, step.model.experts
+        groups, s, m = step.groups, step.scenario, step.model
         me = groups.grid.rank(replica, stage, 0)
         return Units(
             s,
-            step.model,
+            m,
             groups.around("tp", me),
             groups.context(me),
             lambda: step.tape(rank, Shared()),
-            spread_of(groups, s, experts, me) if experts else None,
+            spread_of(groups, s, m, me) if m.experts else None,
             step.engine.added(s),
             step.engine.trainer(s),
         )

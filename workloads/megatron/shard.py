@@ -12,6 +12,7 @@ from prestep.workloads.job.adapter import Adapter
 from prestep.workloads.job.megatron import KeptPart, Megatron
 from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.megatron.gemm import Numbers
+from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.parallel.group import Group
 from prestep.workloads.parallel.groups import Groups
 from prestep.workloads.routing import Loads, layers_of
@@ -59,7 +60,7 @@ class Spread:
         return replace(self, loads=self.layers[min(layer, len(self.layers) - 1)])
 
 
-def spread_of(groups: Groups, scenario: JobSpec, experts: int, me: int = 0) -> Spread:
+def spread_of(groups: Groups, scenario: JobSpec, m: ModelSpec, me: int = 0) -> Spread:
     """How experts lie over the ranks of a rank's stage."""
     p, o = scenario.parallel, scenario.megatron
     group = groups.around("ep", me)
@@ -67,7 +68,7 @@ def spread_of(groups: Groups, scenario: JobSpec, experts: int, me: int = 0) -> S
     said = "uniform" if o.moe_force_load_balancing else p.imbalance
     layers = tuple(
         busiest(loads, p.ep, o.moe_capacity, o.moe_pad_to_capacity)
-        for loads in layers_of(said, experts)
+        for loads in layers_of(said, m.experts, m.experts_per_token)
     )
     hosts = groups.place.domains(group.ranks)
     several = layers if len(layers) > 1 else ()
