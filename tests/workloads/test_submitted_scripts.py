@@ -100,6 +100,22 @@ def test_a_late_head_and_channels_of_messages_are_taken_over(tmp_path: Path) -> 
     assert scenario.nccl.min_p2p_nchannels == 32
 
 
+@pytest.mark.parametrize("skip, gathers", [("True", False), ("False", True)])
+def test_a_graph_that_skips_gathers_overlaps_none(
+    skip: str, gathers: bool, tmp_path: Path
+) -> None:
+    """Wherever a script says so: what the step's graph leaves out does not run beside its passes."""
+    lines = [
+        "export OVERLAP_PARAM_GATHER=True",
+        f"export SKIP_TRAIN_CG_PARAM_AG={skip}",
+    ]
+    for said in (lines, lines[::-1]):
+        scenario = load_scenario(
+            written(tmp_path, *MEGATRON_8B, *said), ("cluster.name=rail-h100",)
+        )
+        assert scenario.megatron.overlap_param_gather == gathers
+
+
 #: A job of experts in the words of round 6.0.
 EXPERTS = (
     *("export DGXNNODES=8", "export DGXNGPU=8", "export FP8=True"),
