@@ -101,10 +101,27 @@ def test_zero2_sends_the_same_bytes_in_every_microbatch(bucket: int) -> None:
         s = scenario(
             "zero2", microbatches=microbatches, megatron={"bucket_size": bucket}
         )
-        assert sent(s, "reduce_scatter") == pytest.approx(
-            2 * parameters * microbatches, rel=1e-9
-        )
+        expected = pytest.approx(2 * parameters * microbatches, rel=1e-9)
+        assert sent(s, "all_reduce") == expected and not sent(s, "reduce_scatter")
         assert sent(s, "all_gather") == pytest.approx(2 * parameters, rel=1e-9)
+
+
+@pytest.mark.parametrize("sums", ["bf16", "fp32"])
+@pytest.mark.parametrize(
+    ("way", "op"), [("zero2", "all_reduce"), ("zero3", "reduce_scatter")]
+)
+def test_deepspeed_reduces_the_same_bytes_around_any_layers(
+    way: str, op: str, sums: str
+) -> None:
+    """In 16 bits in every microbatch, whatever gradients add up in, around Megatron's layers and plain modules.
+
+    Beside them only single numbers travel.
+    """
+    layers = scenario(way, microbatches=3, megatron={"main_grads": sums})
+    modules = scenario(way, microbatches=3, framework="deepspeed-eager", megatron={})
+    for s in (layers, modules):
+        parameters = plan(s).lowered.parameters
+        assert sent(s, op) == pytest.approx(2 * 3 * parameters, rel=1e-5)
 
 
 @pytest.mark.parametrize("way", ["ddp", "zero1"])

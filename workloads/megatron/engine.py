@@ -22,10 +22,12 @@ def _of_megatron(rank: Rank, deepspeed: bool = False) -> DataParallel:
     p = rank.s.parallel
     several = rank.dp.size > 1 or p.offload != "none"
     if p.data_parallel in FSDP and several:
-        return layers.megatron(rank, shards_of(rank))
+        # DeepSpeed sends gradients as they are made (engine.py, communication_data_type), and adds up as it is told.
+        reduced = layers.COMPUTED if deepspeed else rank.wide
+        return layers.megatron(rank, shards_of(rank), reduced)
     stage = STAGES.get(p.data_parallel or "", 0)
     if deepspeed or stage == 2:
-        return replicated.deepspeed(rank, stage)
+        return replicated.deepspeed(rank, stage, sums=deepspeed)
     return replicated.megatron(rank, sharded=stage == 1)
 
 

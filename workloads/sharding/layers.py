@@ -279,8 +279,11 @@ class FullySharded(DataParallel):
             self.on_host.add(count, self.passes[stage] == 0, last)
 
 
-def megatron(rank: Rank, shards: int) -> FullySharded:
-    """Megatron's FSDP, and DeepSpeed's stage 3: layers one ahead, copied out of their buffers as they arrive."""
+def megatron(rank: Rank, shards: int, reduced: int) -> FullySharded:
+    """Megatron's FSDP, and DeepSpeed's stage 3: layers one ahead, copied out of their buffers as they arrive.
+
+    ``reduced``: bytes of a gradient's element on its way.
+    """
     gather, reduce = fsdp.GATHER, fsdp.REDUCE
     policy = Policy(
         Streams("", gather, reduce, reduce),
@@ -288,7 +291,7 @@ def megatron(rank: Rank, shards: int) -> FullySharded:
         ahead=1,
         one_buffer=False,
         stored=4 if rank.o.fp32_shards else COMPUTED,
-        reduced=(rank.wide, rank.wide),
+        reduced=(reduced, reduced),
         staged=False,
         arrive=lambda part: _over(part.elements, 2.0 * part.sent),
         pack=lambda part, _: _over(part.trained, part.gradient + part.reduced),

@@ -9,7 +9,8 @@ reduced and the next is filled when it has come back. Stage 1 leaves every rank 
 last backward pass (``overlap_comm``). In bf16 with sums in fp32 (``main_grads``) all gradients are summed on every rank
 before each updates its shard (runtime/bf16_optimizer.py, ``_bf16_reduce_grads`` of runtime/pipe/engine.py). Stage 2
 reduces in every microbatch, as buckets fill, and keeps shards only (runtime/zero/stage_1_and_2.py); DeepSpeed refuses
-it in a pipeline.
+it in a pipeline. Since 0.12.5 its buckets are summed on every rank (use_multi_rank_bucket_allreduce), which copies its
+shard; stage 1 in 16 bits counts as before, each slice reduced to its rank, as in the runs of 2022 that used it.
 """
 
 from __future__ import annotations
@@ -64,8 +65,8 @@ def megatron(rank: Rank, sharded: bool) -> Replicated:
     return Replicated(rank, sharded, policy)
 
 
-def deepspeed(rank: Rank, stage: int) -> Replicated:
-    """DeepSpeed's buckets in its stages 0 to 2."""
+def deepspeed(rank: Rank, stage: int, sums: bool) -> Replicated:
+    """DeepSpeed's buckets in its stages 0 to 2; ``sums``: those of stage 2 are summed on every rank."""
     o = rank.o
     # The optimizer that keeps sums in fp32 has no hooks, and no shards of gradients.
     wide = stage < 2 and rank.s.training.precision == "bf16" and o.main_grads == "fp32"
@@ -77,7 +78,7 @@ def deepspeed(rank: Rank, stage: int) -> Replicated:
         beside="every" if stage == 2 else "last" if hooks else "none",
         flat=size,
         sent=COMPUTED if stage == 2 else rank.wide,
-        scatters=stage > 0 and not wide,
+        scatters=not wide and (stage == 1 or (stage == 2 and not sums)),
         packs=True,
         waits=not (hooks or (stage == 2 and o.overlap_grad_reduce)),
     )
