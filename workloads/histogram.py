@@ -2,7 +2,9 @@
 
 CSV: columns ``expert`` and ``tokens``, and ``layer`` where layers differ; experts and layers in ascending order of
 their numbers, and rows of one expert (several steps, several ranks) are added up. JSON: a list of counts, a list of
-such lists (a layer each), or an object of them by the layer's number.
+such lists (a layer each), or an object of them by the layer's number. NumPy's `.npy`: a map of a router, by numbers of
+the experts that each token chose, (tokens, choices) or (tokens, layers, choices) as Megatron's router replay stacks
+them, or by truth, (tokens, experts) or (layers, tokens, experts) as Megatron's routing maps.
 """
 
 from __future__ import annotations
@@ -15,11 +17,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from prestep.sim import files
 from prestep.sim.errors import InputError, Mistake
 
-SUFFIXES = (".csv", ".json")
+SUFFIXES = (".csv", ".json", MAP := ".npy")
 COLUMNS = 'columns "expert" and "tokens", and "layer" where layers differ'
+MAPS = "experts by token: whole numbers (tokens, layers, choices), or truths (layers, tokens, experts)"
 LISTS = "a list of counts, a list of such lists, or an object of them by layer"
 Counts = tuple[float, ...]
 
@@ -29,14 +34,18 @@ def is_file(said: str) -> bool:
     return Path(said).suffix.lower() in SUFFIXES
 
 
-def read(path: str) -> tuple[Counts, ...]:
+def read(path: str, experts: int = 0) -> tuple[Counts, ...]:
     """Tokens by expert of every recorded layer, in the order of the layers' numbers.
+
+    ``experts``: how many there are, where a map names only those that were chosen.
 
     Raises
     ------
     InputError
         If the file cannot be read, or a layer's counts are not finite, below 0, or 0 together.
     """
+    if Path(path).suffix.lower() == MAP:
+        return _from_map(path, experts)
     text = files.read_text(path, "recorded tokens by expert (CSV or JSON)")
     csv_file = Path(path).suffix.lower() == ".csv"
     try:
@@ -45,6 +54,27 @@ def read(path: str) -> tuple[Counts, ...]:
         raise InputError.of(path, "", str(error), COLUMNS) from None
     InputError.check(list(_mistakes(path, layers)))
     return layers
+
+
+def _from_map(path: str, experts: int) -> tuple[Counts, ...]:
+    """Of each layer of a router's map, how often each expert was chosen."""
+    try:
+        chosen = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError.of(path, "", str(error)[:80], MAPS) from None
+    found = f"{chosen.dtype} {chosen.shape}"
+    if chosen.ndim not in (2, 3) or not chosen.size or chosen.dtype.kind not in "biu":
+        raise InputError.of(path, "", found, MAPS)
+    if chosen.dtype.kind == "b":
+        layers = np.atleast_3d(chosen.T).T.sum(axis=1)
+        return tuple(tuple(map(float, layer)) for layer in layers)
+    if chosen.min() < 0 or chosen.max() >= 1 << 20:
+        found = f"expert {chosen.min()} to {chosen.max()}"
+        raise InputError.of(path, "", found, "from 0 on")
+    most = max(experts, int(chosen.max()) + 1)
+    by_layer = chosen.reshape(len(chosen), -1, chosen.shape[-1]).swapaxes(0, 1)
+    counted = (np.bincount(layer.ravel(), minlength=most) for layer in by_layer)
+    return tuple(tuple(map(float, layer)) for layer in counted)
 
 
 def _from_csv(path: str, text: str) -> Iterator[Counts]:

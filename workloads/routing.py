@@ -54,9 +54,7 @@ def presets() -> Mapping[str, Routing]:
 
 def expected() -> str:
     """What a routing may be, for messages."""
-    words = (
-        'uniform, zipf, "zipf 0.5", "gini 0.2", a file (.csv, .json), a list of loads'
-    )
+    words = 'uniform, zipf, "zipf 0.5", "gini 0.2", a file (.csv, .json, .npy), a list of loads'
     return ", or ".join((words, " or ".join(presets())))
 
 
@@ -83,7 +81,7 @@ def layers_of(
     if not isinstance(said, str):
         return (_relative(said),)
     if histogram.is_file(said):
-        return tuple(_relative(layer) for layer in histogram.read(said))
+        return tuple(_relative(layer) for layer in histogram.read(said, experts))
     return (_dealt(experts, _exponent(said, experts, chosen) or 0.0, chosen),)
 
 

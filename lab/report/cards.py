@@ -31,6 +31,7 @@ MEASURED = "last_10_steps_step_time_ms_avg"
 ARGUMENTS = {
     "global_batch_size": ("train.global_batch_size",),
     "micro_batch_size": ("train.micro_batch_size",),
+    "max_steps": ("train.train_iters",),
     "seq_length": ("dataset.seq_length", "model.seq_length"),
     **{
         name: (f"model.{name}",)

@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -177,6 +178,49 @@ def test_files_say_the_same(tmp_path: Path) -> None:
     named.write_text(json.dumps({"10": layers[1], "9": layers[0]}))
     read = [histogram.read(str(path)) for path in (table, lists, named)]
     assert read[0] == read[1] == read[2] == tuple(map(tuple, layers))
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.integers(0, 2**16), min_size=6, max_size=40))
+def test_a_map_says_what_its_counts_do(tmp_path_factory: Any, drawn: list[int]) -> None:
+    """By numbers of experts or by truth: each token's choices are counted once, in its own layer, and none is lost."""
+    folder = tmp_path_factory.mktemp("maps")
+    random = np.random.default_rng(drawn)
+    tokens, layers, choices = len(drawn), 3, 4
+    chosen = np.array(
+        [
+            [random.permutation(EXPERTS)[:choices] for _ in range(layers)]
+            for _ in range(tokens)
+        ]
+    )
+    truth = np.zeros((layers, tokens, EXPERTS), bool)
+    for token, layer, choice in np.ndindex(chosen.shape):
+        truth[layer, token, chosen[token, layer, choice]] = True
+    for name, made in (("numbers", chosen), ("truth", truth), ("one", truth[0])):
+        np.save(folder / f"{name}.npy", made)
+    read = histogram.read(str(folder / "numbers.npy"), EXPERTS)
+    assert read == histogram.read(str(folder / "truth.npy"))
+    assert read[:1] == histogram.read(str(folder / "one.npy"))
+    assert all(sum(layer) == tokens * choices for layer in read)
+
+
+def test_a_recorded_map_takes_the_step_of_its_counts(tmp_path: Path) -> None:
+    """The busiest of two experts of a rank has three times its share; a step is as long as with those counts."""
+    chosen = np.arange(4 * EXPERTS).reshape(-1, 4) % EXPERTS
+    chosen = np.concatenate([chosen, np.full((EXPERTS, 4), 3)])
+    np.save(tmp_path / "map.npy", chosen)
+    counts = np.bincount(chosen.ravel(), minlength=EXPERTS)
+    assert step(str(tmp_path / "map.npy")) == step(counts.tolist()) > step("uniform")
+
+
+def test_the_busiest_rank_has_at_least_the_mean() -> None:
+    """Of every law and preset; of uniform loads just that."""
+    for name in ("uniform", "zipf", "zipf 2", "gini 0.4", *routing.presets()):
+        (loads,) = routing.layers_of(name, 64)
+        for ranks in (2, 8, 64):
+            most = sum(busiest(loads, ranks, None, False)) * ranks / 64
+            assert most >= 1 - 1e-9
+            assert name != "uniform" or most == pytest.approx(1)
 
 
 def test_a_file_of_layers(tmp_path: Path) -> None:

@@ -104,6 +104,25 @@ def test_a_bridge_that_balances_nothing(
     assert bridged(tmp_path, model, *more).parallel.imbalance == load
 
 
+@pytest.mark.parametrize(
+    ("steps", "more", "load"),
+    [
+        (100, (), "unbalanced"),
+        (100_000, (), "uniform"),
+        (100, ("moe_aux_loss_coeff = 0.001",), "uniform"),
+        (100, ("moe_router_bias_update_rate = 0.01",), "uniform"),
+    ],
+)
+def test_a_bias_needs_time_to_balance(
+    steps: int, more: tuple[str, ...], load: str, tmp_path: Path
+) -> None:
+    """glm5_bridge.py has no coefficient of a loss, and a bias that moves 0.001 a step: scores lie between 0 and 1."""
+    keys = ("expert_model_parallel_size = 8", *more)
+    first = f"seq_length = 4096\n    cfg.train.train_iters = {steps}"
+    made = bridged(tmp_path, "zai-org/GLM-5.2", first, *keys)
+    assert made.parallel.imbalance == load
+
+
 def test_a_router_that_was_trained_stays_open(tmp_path: Path) -> None:
     """Fine-tuning begins with a finished router, of whose balance the recipe says nothing."""
     tuned = bridged(tmp_path, "openai/gpt-oss-20b", task="sft")

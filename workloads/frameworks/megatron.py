@@ -125,7 +125,7 @@ def _routing(s: JobSpec, model: ModelSpec, name: str) -> Iterator[Mistake]:
             yield s.mistake(key, routing.expected())
         return
     try:
-        layers = histogram.read(name)
+        layers = histogram.read(name, model.experts)
     except InputError as error:
         yield from error.mistakes
         return

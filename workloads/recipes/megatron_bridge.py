@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
+from typing import Any
 
 from prestep.workloads.recipes import (
     _adapter,
@@ -37,6 +40,8 @@ FINETUNE = {
 }
 
 
+#: How far a bias of an expert moves a step (TransformerConfig.moe_router_bias_update_rate).
+RATE = 1e-3
 #: What recipes are made of, and what a function's name says behind its model's.
 CONTAINER, TASKS = (
     "ConfigContainer(",
@@ -77,7 +82,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
         draft.set("parallel.etp", draft.get("parallel.etp", 1))
     usual_keys = _models.bridge_of(draft)
     if trains:
-        _routing(draft, document, usual_keys.get("routing"))
+        _routing(draft, document, usual_keys)
     if "megatron.rope_fusion" not in draft.settings and "rope_fusion" in usual_keys:
         draft.set("megatron.rope_fusion", usual_keys["rope_fusion"])
     if "peft" in begun and document.get("peft") is None:
@@ -101,8 +106,21 @@ def _begin(draft: Recipe, document: Document, begun: str) -> bool:
     return trains
 
 
-def _routing(draft: Recipe, document: Document, usual: str | None) -> None:
-    """What balances a router that is trained from scratch: the recipe's key, or what the model's bridge class sets."""
+def _routing(draft: Recipe, document: Document, usual: Mapping[str, Any]) -> None:
+    """What balances a router that is trained from scratch: the recipe's keys, or what the model's bridge class sets."""
     said, kind = document.ended("moe_router_load_balancing_type")
+    _, loss = document.ended("moe_aux_loss_coeff")
     _, biased = document.ended("moe_router_enable_expert_bias")
-    _routers.settle(draft, kind or usual, written(biased) == "true", said, document)
+    _, rate = document.ended("moe_router_bias_update_rate")
+    _, steps = document.ended("train_iters")
+    on = usual.get("biased") if biased is None else written(biased) == "true"
+    each, runs = _routers.number(rate), _routers.number(steps)
+    moved = (RATE if each is None else each) * (math.inf if runs is None else runs)
+    _routers.settle(
+        draft,
+        kind or usual.get("routing"),
+        said,
+        document,
+        usual.get("loss") if loss is None else loss,
+        moved if on else 0.0,
+    )

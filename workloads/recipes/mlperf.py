@@ -75,7 +75,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     _core.without_fp8(draft)
     name = "MOE_ROUTER_LOAD_BALANCING_TYPE"
     balancing = script.get(name) or benchmark.get("router")
-    _routers.settle(draft, balancing, False, name, script)
+    _routers.settle(draft, balancing, name, script)
     gpus = _first(script, "DGXNGPU", "GPUS_PER_NODE")
     draft.hosts = draft.count(script, _first(script, "DGXNNODES", "NNODES"))
     if draft.hosts and script.get(gpus):
