@@ -234,6 +234,7 @@ def _site(
         processes.memory_of(fabric, gpus[0])  # whether there is another socket
     place = place_of(fabric, gpus)
     read, gpu = framework_of(scenario).reads(PyTorch), machine.gpu.name
+    capability = known_capability(gpu)
     return Site(
         host_factor=machine.host.factor,
         place=place,
@@ -242,7 +243,8 @@ def _site(
         workspace=float(generation_of(gpu).workspace),
         operators=_operator_times(scenario),
         host_memory=_host_memory(fabric) / place.gpus_per_host,
-        attention=backend_of(scenario, model, known_capability(gpu), read),
+        attention=backend_of(scenario, model, capability, read),
+        capability=capability,
     )
 
 

@@ -145,6 +145,8 @@ class Site:
         Bytes a second of a rank's part of its host's memory.
     attention : str
         The kernel that PyTorch takes for attention; "": the job names one.
+    capability : tuple of int
+        Compute capability of the GPUs; (): nobody says.
     """
 
     host_factor: float = 1.0
@@ -155,6 +157,7 @@ class Site:
     operators: Mapping[str, float] = field(default_factory=dict)
     host_memory: float = 250e9
     attention: str = ""
+    capability: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from prestep.sim.errors import InputError, unknown
 from prestep.sim.units import format_bytes, parse_duration
+from prestep.workloads.capture import attention, recording, summary
 from prestep.workloads.capture import lower as lowering
-from prestep.workloads.capture import recording, summary
 from prestep.workloads.frameworks import Framework
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.host_work import bandwidth
@@ -21,7 +21,7 @@ def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
     """The recorded step of every rank that was run."""
     recorded = recording.read(Path(scenario.model.file or ""))
     return lowering.lower(
-        recorded,
+        attention.on_gpu(recorded, site.capability),
         host_costs("pytorch-compiled"),
         site.host_factor,
         marks(site),
@@ -32,9 +32,9 @@ def lower(scenario: JobSpec, model: ModelSpec, site: Site) -> Lowered:
 
 
 def marks(site: Site) -> Sequence[Hashable]:
-    """GPUs of several kinds, what cuBLAS takes of their memory, the host's memory, and times of operators."""
+    """GPUs of several kinds, what they can and cuBLAS takes of their memory, the host's, and times of operators."""
     own = (site.workspace, site.host_memory, tuple(site.operators.items()))
-    return (*own, *site.speeds)
+    return (*own, site.capability, *site.speeds)
 
 
 def operator_times(scenario: JobSpec, stated: Mapping[str, str]) -> dict[str, float]:
