@@ -19,7 +19,8 @@ from prestep.workloads.models import hybrid  # noqa: E402
 from prestep.workloads.models.counts import total_parameters  # noqa: E402
 from prestep.workloads.models.families import families  # noqa: E402
 from prestep.workloads.models.model import ModelSpec, load_model  # noqa: E402
-from tests.workloads.small import lowered, ops, scenario  # noqa: E402
+from prestep.workloads.torch.lower import lower  # noqa: E402
+from tests.workloads.small import ops, scenario  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
@@ -96,6 +97,7 @@ KEYS: dict[str, dict[str, Any]] = {
     | {"layer_types": ["conv", "full_attention"] * 2},
     "lfm2": {"layer_types": ["conv", "full_attention"] * 2},
     "ernie4_5_moe": {"moe_num_experts": 8, "moe_k": 2, "moe_intermediate_size": 96},
+    "dots1": SHARED | {"head_dim": 32},
     "glm4_moe": SHARED | {"head_dim": 32, "use_qk_norm": True},
     "solar_open": SHARED | {"first_k_dense_replace": 0},
     "deepseek_v2": SHARED | LATENT,
@@ -173,6 +175,29 @@ def test_parameters_are_those_of_transformers_model(kind: str, tmp_path: Path) -
     assert total_parameters(spec(read(config, tmp_path))) == theirs
 
 
+#: Models that see, whose text model alone is read.
+SEEING = [
+    *("cohere2_vision", "gemma3", "glm4v", "internvl", "kimi_k25"),
+    *("lfm2_vl", "llama4", "llava", "mistral3", "qwen2_5_vl", "qwen3_5_moe"),
+    *("qwen3_vl", "qwen3_vl_moe"),
+]
+
+
+@pytest.mark.parametrize("kind", SEEING)
+def test_parameters_of_text_models_are_those_without_towers(
+    kind: str, tmp_path: Path
+) -> None:
+    """Of the library's usual sizes, with the head tied as the whole says."""
+    config = transformers.CONFIG_MAPPING[kind]()
+    with torch.device("meta"):
+        own = transformers.AutoModelForImageTextToText.from_config(config)
+    named = own.named_parameters()
+    words = sum(p.numel() for n, p in named if "language_model" in n or "head" in n)
+    towers = [p for n, p in own.named_parameters() if "vision" in n and "head" in n]
+    words -= sum(p.numel() for p in towers)
+    assert total_parameters(spec(read(config, tmp_path))) == words + corrections(own)
+
+
 def in_full(kernel: Kernel) -> float:
     """Operations of a kernel; a causal one leaves out half of its scores."""
     return (kernel.flops or 0.0) * (2 if "attention" in kernel.kind else 1)
@@ -197,6 +222,8 @@ def test_flops_of_a_forward_pass_are_those_that_pytorch_counts(
     assert formula == theirs
     if m.positions == "alibi" or m.indexed:
         return  # PyTorch's own blocks have no alibi, and kernels of chosen keys compute other scores
-    low = lowered(said)
+    attention = {"attention": "flash2"} if m.capped_scores else None
+    job = scenario(said, pytorch=attention)
+    low = lower(job, load_model(job.model))
     forward = [op.kernel for op in ops(low) if op.phase == "forward" and op.kernel]
     assert sum(in_full(k) for k in forward if "convolution" not in k.kind) == theirs

@@ -14,6 +14,7 @@ from prestep.sim.predict import predict
 from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.models.counts import active_parameters, total_parameters
 from prestep.workloads.models.model import ModelSpec, load_model
+from tests.workloads.small import TRANSFORMER, lowered, ops
 
 LLAMA: dict[str, Any] = {
     "hidden_size": 4096,
@@ -218,6 +219,40 @@ def test_windows_of_three_layers_in_four(tmp_path: Path) -> None:
         spec(tmp_path, olmo)
 
 
+@pytest.mark.parametrize(
+    ("keys", "match"),
+    [
+        ({"framework": "megatron"}, "cap neither scores"),
+        ({"framework": "pytorch-eager"}, "no other fused kernel"),
+    ],
+)
+def test_caps_that_no_kernel_has_are_refused(
+    keys: dict[str, Any], match: str, tmp_path: Path
+) -> None:
+    """Gemma 2's scores: only FlashAttention 2 caps them in its kernel."""
+    made = spec(tmp_path, LLAMA | {"model_type": "gemma2", "head_dim": 128})
+    assert (made.window, made.window_every, made.norms) == (4096, 2, "around")
+    model = {"file": str(tmp_path / "config.json"), "layers": 2}
+    tables = {"cluster": {"name": "dgx-h100", "gpus": 1}, "model": model}
+    tables["training"] = {"seq_len": 2048, **keys}
+    with pytest.raises(InputError, match=match):
+        predict(parse_scenario(tables, "test"))
+    tables["training"] = {"seq_len": 2048, "framework": "pytorch-eager"}
+    tables["pytorch"] = {"attention": "flash2"}
+    assert predict(parse_scenario(tables, "test")).step_time > 0
+
+
+def test_capped_logits_are_three_passes_more_each_way() -> None:
+    """Divided, through tanh, and multiplied: backward the same in the other order."""
+    plain, capped = (
+        [op for op in ops(lowered(TRANSFORMER | more)) if op.kernel is not None]
+        for more in ({}, {"capped_logits": True})
+    )
+    for phase in ("forward", "backward"):
+        counts = [sum(op.phase == phase for op in side) for side in (plain, capped)]
+        assert counts[1] - counts[0] == 3
+
+
 def test_attention_in_chunks_sees_one_of_them(tmp_path: Path) -> None:
     """Llama 4: windows of a chunk, up to whose length there is no difference; beyond it the scenario is refused."""
     llama4 = LLAMA | {"model_type": "llama4_text", "intermediate_size_mlp": 16384}
@@ -295,7 +330,7 @@ def test_what_an_offer_would_leave_out_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("config", "why"),
     [
-        ({"model_type": "gemma2"}, "capped scores"),
+        ({"model_type": "longcat_flash"}, "two attentions"),
         ({"model_type": "gemma4", "text_config": {"model_type": "gemma4_text"}}, "hea"),
         ({"model_type": "jamba"}, "Mamba-1"),
         ({"model_type": "minimax"}, "lightning attention"),

@@ -113,11 +113,9 @@ def hybrids(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
         yield from s.refused(["parallel.tp"], "1 with moe_latent", hint)
     if not set(model.layer_pattern) & set(hybrid.MIXERS):
         return
-    hint = (
-        f"no plan of torchtitan's or Automodel's splits heads of scans: {MEGATRON} does"
-    )
+    hint = f"no plan of torchtitan's or Automodel's splits scans or convolutions: {MEGATRON} does"
     yield from s.refused(["parallel.tp"], "1 with a hybrid", hint)
-    hint = "scans over parts of a sequence are not simulated yet"
+    hint = "scans and convolutions over parts of a sequence are not simulated"
     yield from s.refused(["parallel.cp"], "1 with a hybrid", hint)
     scans = set(model.layer_pattern) & set(hybrid.SCANS)
     if scans and precision(s.training.precision).wide:

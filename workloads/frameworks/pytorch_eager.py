@@ -61,6 +61,8 @@ def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
         yield "adapters beside weights of several GPUs follow PEFT's source: steps with them were measured on one"
     if set(model.layer_pattern) & set(hybrid.MIXERS):
         yield "hybrids: layers follow the source of transformers; measured on one GPU, with the gated delta rule"
+    if model.capped_scores:
+        yield "capped scores: FlashAttention 2 is taken to need no time for their tanh"
     if model.mtp_layers and s.parallel.pp > 1:
         yield "multi-token prediction: the last stage has a copy of the embedding; its look-up is left out"
     if model.tied_embeddings and s.parallel.pp > 1:

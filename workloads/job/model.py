@@ -133,6 +133,8 @@ class Keys(Generic[N]):
         "windows are chunks of the sequence (Llama 4); default false",
         wants="model.window",
     )
+    capped_scores: bool | N = part("tanh caps attention's scores; default false")
+    capped_logits: bool | N = part("tanh caps logits; default false")
     sinks: bool | N = part("a learned attention sink per head; default false")
     clamped: bool | N = part(
         "experts' activations are clamped (gpt-oss); default false",

@@ -73,9 +73,12 @@ def _not_read(
         return Mistake(where, "model_type", f'"{own}"', "layers that are known", hint)
     mistake = unknown(where, "model_type", own, known)
     readings: list[_Reading] = []
+    routed = any(value for key, value in config.items() if "expert" in key)
     for name, family in known.items():
         with suppress(InputError, LookupError, TypeError, ValueError):
-            readings.append(_reading(name, family, config, ""))
+            reading = _reading(name, family, config, "")
+            if routed or not reading.table.get("experts"):  # none are made up
+                readings.append(reading)
     nearest = max(readings, key=lambda one: one.fit, default=None)
     if nearest is None:
         return mistake
@@ -120,23 +123,23 @@ class _Read(Config):
 
 
 class _Reading(NamedTuple):
-    """A config.json read as one of a family: how many of its keys were read, and how many that it does not have,
-    of which the family has so many defaults.
+    """A config.json read as one of a family: how many of its keys were read.
 
-    ``passed`` are keys of the file that were not read and may be about blocks.
+    ``beside``: of the family's defaults, and of all keys that it reads, how many the file lacks; how many of the
+    model's keys say something; how many defaults the family has. ``passed``: keys of the file that were not read and
+    may be about blocks.
     """
 
     name: str
     table: Config
     read: int
-    absent: tuple[int, int]
+    beside: tuple[int, ...]
     passed: tuple[str, ...]
 
     @property
-    def fit(self) -> tuple[int, int, int, int]:
-        """Fewest keys are passed over, then most are read, then fewest are the family's own or made up otherwise."""
-        own, all_absent = self.absent
-        return -len(self.passed), self.read, -own, -all_absent
+    def fit(self) -> tuple[int, ...]:
+        """Fewest keys are passed over, then most are read, then fewest are made up, of the plainest family."""
+        return -len(self.passed), self.read, *(-count for count in self.beside)
 
 
 def _reading(name: str, family: Family, config: Config, where: str) -> _Reading:
@@ -149,8 +152,10 @@ def _reading(name: str, family: Family, config: Config, where: str) -> _Reading:
         if config[key] and not any(part in key for part in _NO_BLOCKS)
     )
     used = len(config.keys() & read)
-    own = len(family.defaults.keys() - config.keys())
-    return _Reading(name, table, used, (own, len(read) - used), passed)
+    usual = family.defaults.keys()
+    marks = sum(bool(value) for key, value in table.items() if key != "gated")
+    beside = len(usual - config.keys()), len(read) - used, marks, len(usual)
+    return _Reading(name, table, used, beside, passed)
 
 
 def _blocks(table: Config) -> Iterator[str]:
@@ -193,12 +198,12 @@ NO_TOWERS = ("text_config", "quantization_config", "generation_config")
 
 
 def _text_of(config: Config) -> Config:
-    """The text model of one that sees pictures as well: those are left out."""
+    """The text model of one that sees pictures as well: those are left out; the whole says whether the head is tied."""
     inner = config.get("text_config")
     if not isinstance(inner, dict):
         return config
     tied = "tie_word_embeddings"
-    return {tied: config[tied], **inner} if tied in config else inner
+    return inner | {tied: config[tied]} if tied in config else inner
 
 
 #: Other spellings of the same key: BLOOM's checkpoints have both, transformers 5 saves the second of experts.

@@ -320,11 +320,12 @@ ACTIVATIONS = {
     "gelu": ("gelu_backward.default", False),
     "relu": ("threshold_backward.default", True),
     "sigmoid": ("sigmoid_backward.default", True),
+    "tanh": ("tanh_backward.default", True),
 }
 
 
 def activation(t: Tape, kind: str, x: Tensor) -> Tensor:
-    """silu, gelu, relu, its square ("relu2") or sigmoid: saves its input or its result."""
+    """silu, gelu, relu, its square ("relu2"), sigmoid or tanh: saves its input or its result."""
     if kind == "relu2":
         return square(t, activation(t, "relu", x))
     name, of_result = ACTIVATIONS[kind]

@@ -20,6 +20,9 @@ with lazily():
 if TYPE_CHECKING:
     from prestep.workloads.sharding.module_unit import ModuleUnit
 
+#: Of Gemma 2's logits; any number takes the same time.
+CAP = 30.0
+
 
 class Further(Module):
     """Multi-token prediction: the ``index``-th block, behind the last one, predicts a later token (arXiv 2412.19437).
@@ -214,4 +217,11 @@ class Transformer(Module):
             if t.by_liger("fused_linear_cross_entropy") and bias is None:
                 h = norm.forward(t, self.parallel.leave(t, h))
                 return liger.linear_cross_entropy(t, h, head)
-            return self.parallel.logits(t, h, norm, head, bias)
+            logits = self.parallel.logits(t, h, norm, head, bias)
+            return capped(t, logits) if self.spec.capped_logits else logits
+
+
+def capped(t: Tape, x: Tensor) -> Tensor:
+    """``tanh(x / cap) * cap`` (Gemma2ForCausalLM)."""
+    inner = aten.activation(t, "tanh", aten.mul_number(t, x, CAP, "div.Tensor"))
+    return aten.mul_number(t, inner, CAP)

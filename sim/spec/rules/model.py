@@ -147,6 +147,22 @@ def _only_transformers(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
         yield s.mistake("parallel.data_parallel", expected, hint)
 
 
+@rule("training.framework pytorch.attention model.capped_scores model.capped_logits")
+def _capped(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
+    """Caps of scores, which one kernel of attention has, and of logits."""
+    if not (model.capped_scores or model.capped_logits):
+        return
+    if s.training.framework not in PICTURES:
+        hint = "Megatron's layers cap neither scores nor logits"
+        yield s.mistake("training.framework", " or ".join(PICTURES), hint)
+    elif model.capped_scores and s.pytorch.attention != "flash2":
+        hint = "no other fused kernel caps scores"
+        yield s.mistake("pytorch.attention", '"flash2" with capped_scores', hint)
+    elif model.capped_scores and s.pytorch.modules != "plain":
+        hint = "those write capped scores out"
+        yield s.mistake("pytorch.modules", "nothing with capped_scores", hint)
+
+
 @rule("training.seq_len model.chunked model.window")
 def _chunks(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
     """A sequence of one chunk, in which attention in chunks sees what a window does."""
@@ -166,7 +182,7 @@ def _positions(s: Scenario, model: ModelSpec) -> Iterator[Mistake]:
 
 RULES = [
     *(_layers, _tensor, _pictures, _exchanged_heads, _experts_widths, experts),
-    *(_only_transformers, _positions, _chunks),
+    *(_only_transformers, _positions, _chunks, _capped),
 ]
 
 

@@ -1,11 +1,10 @@
-"""Gemma 1 and 3: norms that scale by one plus their weight, in Gemma 3 behind each part as well as before it.
+"""Gemma 1 to 3: norms that scale by one plus their weight, in Gemma 2 and 3 behind each part as well as before it.
 
 The embedding's scale, one kernel, is left out. Source: transformers, models/gemma*/configuration_*.py.
 """
 
 from __future__ import annotations
 
-from prestep.sim.errors import InputError
 from prestep.workloads.models.families import LLAMA, Config, Family, window
 from prestep.workloads.models.families.llama import llama
 
@@ -16,12 +15,23 @@ def _gemma(config: Config, where: str) -> Config:
     return made | {"norm": "rms-centred"}
 
 
+def _vault(config: Config, where: str) -> Config:
+    return (
+        _gemma(config, where)
+        | window(config, where)
+        | {
+            "capped_scores": bool(config.get("attn_logit_softcapping")) or None,
+            "capped_logits": bool(config.get("final_logit_softcapping")) or None,
+        }
+    )
+
+
+def _gemma2(config: Config, where: str) -> Config:
+    return _vault(config, where) | {"norms": "around"}
+
+
 def _gemma3(config: Config, where: str) -> Config:
-    for key in ("attn_logit_softcapping", "final_logit_softcapping"):
-        if config.get(key):
-            raise InputError.of(where, key, str(config[key]), "null: no capped scores")
-    made = _gemma(config, where) | window(config, where)
-    return made | {"norms": "around", "qk_norm": True}
+    return _gemma2(config, where) | {"qk_norm": True}
 
 
 _USUAL = {"head_dim": 256, "tie_word_embeddings": True}
@@ -33,12 +43,24 @@ _THIRD = {
     "sliding_window": 4096,
     "sliding_window_pattern": 6,
 }
+#: And of Gemma 2, whose scores and logits are capped.
+_SECOND = _USUAL | {
+    "num_attention_heads": 8,
+    "num_key_value_heads": 4,
+    "sliding_window": 4096,
+    "attn_logit_softcapping": 50.0,
+    "final_logit_softcapping": 30.0,
+}
 FAMILIES = {
     "gemma": Family(LLAMA, _gemma, _USUAL),
+    "gemma2": Family(LLAMA, _gemma2, _SECOND | {"sliding_window_pattern": 2}),
+    "vaultgemma": Family(LLAMA, _vault, _SECOND | {"sliding_window_pattern": 2}),
     "gemma3_text": Family(LLAMA, _gemma3, _USUAL | _THIRD),
 }
 REFUSED = {
-    "gemma2": "capped scores",
     "gemma3n_text": "inputs of every layer from tables of their own, and layers that share keys and values",
-    "gemma4_text": "layers with heads of another width, and others that share keys and values",
+    **dict.fromkeys(
+        ("gemma4_text", "gemma4_unified_text"),
+        "layers with heads of another width, and others that share keys and values",
+    ),
 }

@@ -125,6 +125,13 @@ def _exaone4(config: Config, where: str) -> Config:
     return _qwen3(config, where) | {"norms": "behind"} | window(config, where)
 
 
+def _dots1(config: Config, where: str) -> Config:
+    made = _qwen3(config, where) | {"dense_layers": dense_layers(config, where, 0)}
+    shared = {"shared_experts": "n_shared_experts"}
+    made |= window(config, where) | experts_of(config, "n_routed_experts", **shared)
+    return made | {"moe_ffn": config["moe_intermediate_size"], "router_bias": True}
+
+
 def _exaone_moe(config: Config, where: str) -> Config:
     dense = {"dense_layers": dense_layers(config, where, 1)}
     routed = experts_of(config, "num_experts", shared_experts="num_shared_experts")
@@ -177,10 +184,12 @@ QWEN3 = Family(LLAMA, _qwen3, {"num_key_value_heads": 32, "head_dim": 128})
 QWEN3_MOE = Family(LLAMA, _qwen3_moe, {"num_key_value_heads": 4} | _ROUTED)
 FAMILIES = {
     **dict.fromkeys(
-        ("llama", "smollm3", "phi3", "exaone", "granite"), Family(LLAMA, llama)
+        words("llama smollm3 phi3 exaone granite iquestcoder"),
+        Family(LLAMA, llama),
     ),
     **dict.fromkeys(("mistral", "ministral3"), Family(LLAMA, llama, _KEYS)),
     "ministral": Family(LLAMA, _windowed, _KEYS),
+    "dots1": Family(LLAMA, _dots1),
     "arcee": Family(LLAMA, _arcee),
     "mixtral": Family(LLAMA, _mixtral, _KEYS | _MIXED),
     "seed_oss": Family(LLAMA, _seed, _SEED),
@@ -201,7 +210,7 @@ FAMILIES = {
     "flex_olmo": Family(LLAMA, _flex_olmo),
     "exaone4": Family(LLAMA, _exaone4, {"sliding_window_pattern": 4}),
     "exaone_moe": Family(LLAMA, _exaone_moe, {"sliding_window_pattern": 4}),
-    "apertus": Family(LLAMA, _apertus),
+    **dict.fromkeys(("apertus", "apertus1p5_text"), Family(LLAMA, _apertus)),
     **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), Family(LLAMA, _bailing)),
 }
 REFUSED = {
