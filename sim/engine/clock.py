@@ -6,6 +6,8 @@ holds what it relies on, and pyproject.toml the versions of SimPy.
 
 from __future__ import annotations
 
+from operator import attrgetter
+
 import simpy
 from simpy.events import URGENT, EventPriority
 
@@ -35,6 +37,9 @@ class Clock(simpy.Environment):
     >>> clock.now
     3.0
     """
+
+    # SimPy's own is a function in Python, and is asked for several times an event.
+    now = property(attrgetter("_now"))
 
     def __init__(self) -> None:
         super().__init__(0.0)

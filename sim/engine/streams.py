@@ -82,22 +82,27 @@ class Stream:
 
     def run(self, steps: int) -> Generator[simpy.Event, None, None]:
         """The SimPy process: waits for what each operation needs, then starts it, then waits for its end."""
-        rank, env = self.rank, self.rank.env
+        rank, env, host = self.rank, self.rank.env, self.rank.host
         n = len(rank.program)
         operations = self._operations()
         for base in range(0, steps * n, max(1, n)):
             for op in operations:
                 g = base + op.at
-                while (awaited := self._awaited(base, g, op.deps)) is not None:
-                    yield awaited
-                pause = self._pause(g, op)
+                if host.issued <= g or op.deps:
+                    while (awaited := self._awaited(base, g, op.deps)) is not None:
+                        yield awaited
+                # The gap after the last operation, or longer if the launch comes later.
+                pause, launched = op.gap, rank.launch[g] + op.latency
+                if env.now + pause < launched:
+                    pause = self._until(launched, pause)
                 if not env.skip(pause):
                     yield self._after(pause, op)
                 if op.kind == KERNEL:
                     end = self._begin(g, op.payload, op.duration)
                     if end is not None:
                         yield end
-                    self._stop(g, op.payload)
+                    if op.payload not in self.timed.idle:
+                        self._stop(g, op.payload)
                 elif op.kind == COMM:
                     yield from self._communicate(g, op.payload)
                 rank.finish(g, env.now)
@@ -117,12 +122,9 @@ class Stream:
                 return rank.ended(before)
         return None
 
-    def _pause(self, g: int, op: _Operation) -> float:
-        """Seconds until the next operation starts: the gap after the last one, or longer if its launch comes later."""
-        gap, now = op.gap, self.rank.env.now
-        launched = self.rank.launch[g] + op.latency
-        if now + gap >= launched:
-            return gap
+    def _until(self, launched: float, gap: float) -> float:
+        """Seconds until a launch takes effect, for which the stream rests if that is longer than a few gaps."""
+        now = self.rank.env.now
         if now + PAUSE * gap < launched:
             self.rank.rest(self.number)
         return launched - now
@@ -141,21 +143,26 @@ class Stream:
 
     def _begin(self, g: int, kernel: int, time: float) -> simpy.Event | None:
         """Starts operation `g`, a kernel of `time` s alone; its end, or None if it ends at once."""
-        rank, env = self.rank, self.rank.env
-        rank.start[g] = env.now
+        rank, env, timed = self.rank, self.rank.env, self.timed
+        now = rank.start[g] = env.now
         if self.noise is not None:
             time *= self.noise[g]
-        if kernel in self.timed.idle:
+        if kernel in timed.idle:
             rank.rest(self.number)
             return env.timeout(time)
-        self._occupy(kernel)
+        contention = timed.beside.get(kernel, timed.contention)
+        if rank.working.get(self.number) != contention:
+            rank.work(self.number, contention)
+        if kernel in timed.grain:
+            rank.grains[self.number] = timed.grain[kernel]
+        longer = self.slowdown(kernel, rank.channels) if rank.channels else 1.0
         if self.meter is not None:
-            time = self._at_power(self.meter, kernel, time)
+            # Alone, at the clock that the power limit allows; communication beside it comes on top.
+            time = self.meter.run(now, time * longer, self.loads[kernel]) / longer
             rank.budget[g] = self.meter.left
         if time <= ROUNDING:
             return None
-        channels = rank.channels
-        speed = 1.0 / self.slowdown(kernel, channels) if channels else 1.0
+        speed = 1.0 / longer
         if kernel not in self.timelines and env.skip(time / speed):
             return None
         end = env.timeout(time / speed)
@@ -184,26 +191,10 @@ class Stream:
 
     def _stop(self, g: int, kernel: int) -> None:
         """The kernel that operation `g` ran has ended: its SMs are free."""
-        if kernel not in self.timed.idle:
-            running = self.rank.running.pop(self.number, None)
-            if kernel in self.timelines:
-                self.rank.exposed[g] = running.leave()  # type: ignore[union-attr]
-            self.rank.free_sms(self.number)
-
-    def _occupy(self, kernel: int) -> None:
-        """Tells the rank's communications that a kernel runs."""
-        rank, stream, timed = self.rank, self.number, self.timed
-        contention = timed.beside.get(kernel, timed.contention)
-        if rank.working.get(stream) != contention:
-            rank.work(stream, contention)
-        if kernel in timed.grain:
-            rank.grains[stream] = timed.grain[kernel]
-
-    def _at_power(self, meter: Meter, kernel: int, duration: float) -> float:
-        """Seconds of a kernel alone at the clock that the power limit allows; communication beside it comes on top."""
-        now, channels = self.rank.env.now, self.rank.channels
-        longer = self.slowdown(kernel, channels) if channels else 1.0
-        return meter.run(now, duration * longer, self.loads[kernel]) / longer
+        running = self.rank.running.pop(self.number, None)
+        if running is not None and kernel in self.timelines:
+            self.rank.exposed[g] = running.leave()  # type: ignore[attr-defined]
+        self.rank.free_sms(self.number)
 
     def _operations(self) -> list[_Operation]:
         """The stream's operations with what is known of them before they run."""

@@ -72,27 +72,35 @@ class _Side:
     nearest: Ints
 
     @classmethod
-    def of(cls, table: Ints, entered: Ints | int, switches: Ints) -> _Side:
-        """Returns the side of pairs by hops, CPUs and ways to all ports; `entered`: CPUs behind each port."""
+    def of(
+        cls, table: Ints, first: Ints, entered: Ints | int, which: Ints, switches: Ints
+    ) -> _Side:
+        """Returns the side of each pair, whose ports have these switches behind them.
+
+        Parameters
+        ----------
+        table, first
+            Hops, CPUs and ways to all ports, and the first port that leads to the switch of each, of a few nodes.
+        entered
+            CPUs behind each port.
+        which
+            The node of every pair.
+        """
         hops, cpus, ways = table
         cpus = cpus + entered
         cost = hops * _COST + cpus
         # Ways without a CPU count beside the cheapest: where only some paths pass one, the router chooses.
-        kept = _cheapest(cost, switches) | _cheapest(
-            np.where((cpus == 0) & (hops < FAR), cost, _NEVER), switches
+        kept = _cheapest(cost, first) | _cheapest(
+            np.where((cpus == 0) & (hops < FAR), cost, _NEVER), first
         )
         few = int(kept.sum(axis=1).max(initial=1))
         ports = np.argsort(~kept, axis=1, kind="stable")[:, :few]
-        few_cost, few_ways, few_switches = (
-            np.take_along_axis(column, ports, axis=1)
-            for column in (cost, ways, switches)
+        few_cost, few_ways = (
+            np.take_along_axis(column, ports, axis=1)[which] for column in (cost, ways)
         )
-        return cls(ports, few_cost, few_ways, few_switches, hops.min(axis=1))
-
-    def some(self, which: Ints) -> _Side:
-        """Returns the sides of these numbers."""
-        columns = (self.ports, self.cost, self.ways, self.switches, self.nearest)
-        return _Side(*(column[which] for column in columns))
+        ports = ports[which]
+        behind = np.take_along_axis(switches, ports, axis=1)
+        return cls(ports, few_cost, few_ways, behind, hops.min(axis=1)[which])
 
 
 def _cheapest(cost: Ints, switches: Ints) -> Bools:
@@ -220,13 +228,15 @@ class HostPorts:
         return Choice(out, back, distance, self.stubs.transit)
 
     def _side(self, pattern: Pattern, nodes: Ints, out: bool) -> _Side:
-        """Returns the side of each node; nodes in one place under the same switches are looked at once."""
+        """Returns the side of each node; nodes in one place of hosts of one shape are looked at once."""
         local, member = self.stubs.local[nodes], self.stubs.member[nodes]
         end, table = (0, pattern.away) if out else (1, pattern.home)
-        some, which = distinct(np.stack([local, pattern.under[end][member]], axis=1))
+        shapes = pattern.shapes[end]
+        shape = shapes.of_host[member]
+        some, which = distinct(np.stack([local, shape], axis=1))
         entered = 0 if out else pattern.enters
-        switches = pattern.ends[end][member[some]]
-        return _Side.of(table[:, local[some]], entered, switches).some(which)
+        first, switches = shapes.first[shape[some]], pattern.ends[end][member]
+        return _Side.of(table[:, local[some]], first, entered, which, switches)
 
     def ports(
         self, first: Pattern, second: Pattern, src: Ints, dst: Ints, nth: int = 0

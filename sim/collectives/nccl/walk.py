@@ -11,8 +11,6 @@ import contextlib
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
-from typing import NamedTuple
 
 from prestep.sim.collectives.nccl.outcome import (
     BALANCED,
@@ -23,6 +21,7 @@ from prestep.sim.collectives.nccl.outcome import (
     Channels,
 )
 from prestep.sim.collectives.nccl.system import System, nearest
+from prestep.sim.collectives.nccl.tolls import NOTHING, Toll, Tolls, toll_of
 from prestep.sim.collectives.nccl.ways import Way
 
 STEPS_PCI = 2**10
@@ -40,30 +39,6 @@ def _deep(levels: int) -> Iterator[None]:
         yield
     finally:
         sys.setrecursionlimit(before)
-
-
-class Toll(NamedTuple):
-    """What a way takes at a speed: hops; number of every link, MB/s that it must have left, and MB/s taken."""
-
-    hops: int
-    links: tuple[tuple[int, float, int], ...]
-
-
-class Tolls(dict[int, Toll | None]):
-    """What each of some ways takes at a speed in MB/s, worked out when asked for; None: farther than the limit."""
-
-    def __init__(self, ways: Sequence[Way], speed: int, limit: int) -> None:
-        super().__init__()
-        self.ways, self.speed, self.limit = ways, speed, limit
-
-    def __missing__(self, at: int) -> Toll | None:
-        way = self.ways[at]
-        toll = _toll(way, self.speed) if way.type <= self.limit else None
-        self[at] = toll
-        return toll
-
-
-NOTHING = Toll(0, ())  # where a channel begins that no net brings in
 
 
 @dataclass(eq=False)
@@ -116,6 +91,9 @@ class Walk:
         self.onto: dict[int, Tolls] = system.once(
             "onto", target.type_inside, self.inside
         )
+        self.rounds: dict[bool, tuple[list[int], list[Toll | None]]] = system.once(
+            "rounds", target.type_inside, self.inside
+        )
         self.pairs: dict[int, list[int]] = system.once("pairs", target.pattern)
         self.rankings: dict[tuple[int, int], list[tuple[int, tuple[int, int]]]] = (
             system.once("rankings")
@@ -139,9 +117,8 @@ class Walk:
         if self.target.pattern != RING or not self.switched or self.n < 3:
             return None
         gpus, nets = range(self.n), self.choice(None)
-        ways = (way for row in self.system.out for way in row)
-        out = [way for way in ways if way.type <= self.target.type_between]
-        if not nets or any(self.fits(_toll(way, self.net_speed)) for way in out):
+        out = (toll for g in gpus for toll in self.ways_out(g).values())
+        if not nets or any(map(self.fits, out)):
             return None
         around = [
             self.inside_from(g)[other] for g in gpus for other in self.neighbours(g)
@@ -389,29 +366,53 @@ class Walk:
 
         Up to the last, or to where a net is next: what `enter` and `step` do to each, in a loop.
         """
-        here, used, last = self.orders[-1], self.used[-1], self.n - 1
-        taken: list[tuple[int, Toll]] = []
-        while step < last and step != net:
-            left = [o for o in self.following(gpu, step, net, order) if o not in used]
-            toll = self.inside_from(gpu)[left[0]] if left else None
+        here, used = self.orders[-1], self.used[-1]
+        end = net if step < net else self.n - 1
+        path, tolls = self.ahead(gpu, step, end, order)
+        done = 0
+        for toll in tolls[: self.time]:
             if toll is None or not self.take(toll):
                 break
-            gpu, step = left[0], step + 1
-            taken.append((gpu, toll))
-            used.add(gpu)
-            if self.time <= 0:
-                break
-            self.time -= 1
-            del here[step:]
-            here.append(gpu)
-        else:
-            if step == net:
-                self.leave(gpu, step, first, order)
+            done += 1
+        self.time -= done
+        here[step + 1 :] = path[:done]
+        if done == end - step:
+            used.update(path)
+            at = path[-1] if path else gpu
+            if end == net:
+                self.leave(at, end, first, order)
             else:
-                self.onward(gpu, step, net, first, order)
-        for other, toll in reversed(taken):
-            used.discard(other)
-            self.give(toll)
+                self.onward(at, end, net, first, order)
+            used.difference_update(path)
+        for toll in tolls[:done]:
+            self.give(toll)  # type: ignore[arg-type]
+
+    def ahead(
+        self, gpu: int, step: int, end: int, order: int
+    ) -> tuple[list[int], list[Toll | None]]:
+        """The GPUs that follow one up to a step, where there is no choice, and the tolls of the ways to them."""
+        if order == FREE:
+            return self.around(gpu, self.orders[-1][step - 1], end - step)
+        path = list(range(step + 1, end + 1))
+        if order == AGAIN:
+            path = self.orders[-2][step + 1 : end + 1]
+        pairs = zip([gpu, *path[:-1]], path, strict=True)
+        return path, [self.inside_from(one)[other] for one, other in pairs]
+
+    def around(
+        self, gpu: int, before: int, count: int
+    ) -> tuple[list[int], list[Toll | None]]:
+        """So many GPUs round NVSwitches, away from the one before."""
+        n, forward = self.n, (before + 1) % self.n == gpu
+        if forward not in self.rounds:
+            path = list(range(n)) if forward else list(range(n - 1, -1, -1))
+            others = path[1:] + path[:1]
+            pairs = zip(path, others, strict=True)
+            tolls = [self.inside_from(one)[other] for one, other in pairs]
+            self.rounds[forward] = 2 * others, 2 * tolls
+        others, tolls = self.rounds[forward]
+        at = gpu if forward else n - 1 - gpu
+        return others[at : at + count], tolls[at : at + count]
 
     def leave(self, gpu: int, step: int, first: int, order: int) -> None:
         """Back to a net, then on."""
@@ -430,7 +431,7 @@ class Walk:
         if gpu not in self.exits:
             out, back = self.system.out[gpu], self.system.back
             self.exits[gpu] = {
-                net: _toll(out[net], self.net_speed)
+                net: toll_of(out[net], self.net_speed)
                 for net in self.choice(gpu)
                 if self.both(out[net], back[net][gpu]) <= self.target.type_between
             }
@@ -543,13 +544,3 @@ class Walk:
         now, then = count * self.target.inside, best.count * best.inside
         same = self.target.pattern == best.pattern and self.target.cross == best.cross
         return now > then or (now == then and same and self.hops < best.hops)
-
-
-# Every walk over a host asks for the same ways at few speeds.
-@lru_cache(maxsize=2**15)
-def _toll(way: Way, speed: int) -> Toll:
-    """What a way takes of its links at a speed in MB/s, of each a whole number."""
-    costs = zip(way.links, way.cost, strict=True)
-    return Toll(
-        way.hops, tuple((at, speed * cost, round(speed * cost)) for at, cost in costs)
-    )
