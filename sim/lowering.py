@@ -119,6 +119,8 @@ def machine_of(
         fabric=fabric,
         fleet=fleet,
         gpus=gpus,
+        place=place_of(fabric, gpus),
+        memory_rate=_memory_rate(fabric),
         nccl=scenario.nccl,
         toolkit=scenario.pytorch.cuda,
         host=host_speed(scenario, model, fabric),
@@ -190,10 +192,9 @@ def job_of(
 
 
 def _remarks(scenario: Scenario, model: ModelSpec, machine: Machine) -> Remarks:
-    hosts = len({*machine.fabric.hosts_of(machine.gpus)})
     return Remarks(
         scenario.notes,
-        tuple(idle(scenario, model, hosts)),
+        tuple(idle(scenario, model, machine.hosts)),
         tuple(framework_of(scenario).caveats(scenario, model)),
     )
 
@@ -232,17 +233,16 @@ def _site(
     fabric, gpus = machine.fabric, machine.gpus
     if fabric.numa != processes.LOCAL:
         processes.memory_of(fabric, gpus[0])  # whether there is another socket
-    place = place_of(fabric, gpus)
     read, gpu = framework_of(scenario).reads(PyTorch), machine.gpu.name
     capability = known_capability(gpu)
     return Site(
         host_factor=machine.host.factor,
-        place=place,
+        place=machine.place,
         speeds=_speeds(scenario, machine, hosts),
         unlike=unlike(fabric, machine.fleet, machine.faults, gpus),
         workspace=float(generation_of(gpu).workspace),
         operators=_operator_times(scenario),
-        host_memory=_host_memory(fabric) / place.gpus_per_host,
+        host_memory=machine.memory_rate / machine.place.gpus_per_host,
         attention=backend_of(scenario, model, capability, read),
         capability=capability,
     )
@@ -318,17 +318,14 @@ def _speeds(
     return tuple(zip(speeds or [None] * len(hosts), hosts, strict=True))
 
 
-def _host_memory(fabric: Fabric) -> float:
+def _memory_rate(fabric: Fabric) -> float:
     """Bytes a second that a host's memory gives; of one socket where the cluster says nothing."""
-    out = [row for row in fabric.links.of_kind("memory") if _leaves_memory(fabric, row)]
+    kinds, rows = fabric.nodes.kinds, fabric.links.of_kind("memory")
+    src = fabric.ends[0][rows].tolist()
+    out = [row for row, at in zip(rows, src, strict=True) if kinds[at] == "memory"]
     if not out:
         return LINKS["memory"].bandwidth.value
     return float(fabric.links.bandwidth[out].sum()) / len(fabric.hosts)
-
-
-def _leaves_memory(fabric: Fabric, link: int) -> bool:
-    source = fabric.links.src[link]
-    return fabric.nodes.kinds[fabric.node_index(source)] == "memory"
 
 
 def not_simulated(scenario: Scenario) -> list[Mistake]:

@@ -112,7 +112,7 @@ def energy_of(
     if gpu.draw is None or gpu.power_limit is None:
         return None
     drawn = _mean([(drawn_by(share, step), share.count) for share in shares])
-    hosts = hosts_of(planned.fabric, planned.gpus)
+    hosts = planned.machine.hosts
     constants = wall(bool(planned.fabric.cluster_facts.liquid))
     host = host_power(drawn.power, gpus / hosts, constants)
     network = network_power(planned.fabric, hosts, constants)
@@ -189,11 +189,6 @@ def network_power(fabric: Fabric, hosts: int, constants: Wall) -> float:
         return 0.0
     switches = sum(kind in SWITCHES for kind in fabric.nodes.kinds)
     return constants.switch * switches * hosts / len(fabric.hosts)
-
-
-def hosts_of(fabric: Fabric, gpus: Iterable[str]) -> int:
-    """How many hosts have one of the GPUs."""
-    return len({fabric.host_of(gpu) for gpu in gpus})
 
 
 def grade_of(gpu: Gpu) -> str:

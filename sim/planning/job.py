@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from prestep.sim.collectives import machine as constants
@@ -21,7 +22,7 @@ from prestep.sim.planning.host_memory import Settings
 from prestep.sim.planning.host_speed import HostSpeed
 from prestep.topologies.fabric import Fabric
 from prestep.workloads.job.faults import Faults
-from prestep.workloads.lowered import Layout
+from prestep.workloads.lowered import Layout, Place
 
 
 class Degrees(NamedTuple):
@@ -135,6 +136,10 @@ class Machine:
         The cluster with its changes, and its GPUs by rank.
     gpus : tuple of str
         The GPU of every rank, by name.
+    place : Place
+        How ranks share hosts, links above them, and NVLink domains.
+    memory_rate : float
+        Bytes a second that a host's memory gives.
     nccl : Nccl
         Settings of the library that runs collectives.
     toolkit : str
@@ -154,6 +159,8 @@ class Machine:
     fabric: Fabric
     fleet: Fleet
     gpus: tuple[str, ...]
+    place: Place
+    memory_rate: float
     nccl: Nccl
     toolkit: str
     host: HostSpeed
@@ -166,6 +173,11 @@ class Machine:
     def gpu(self) -> Gpu:
         """What the GPUs have in common."""
         return self.fleet.gpu
+
+    @cached_property
+    def hosts(self) -> int:
+        """How many hosts have one of the GPUs."""
+        return len({*self.fabric.hosts_of(self.gpus)})
 
     @property
     def beside(self) -> Beside:

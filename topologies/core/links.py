@@ -202,7 +202,8 @@ class Links:
 
     def of_kind(self, kind: str) -> Ints:
         """Rows of one kind."""
-        return np.flatnonzero(self.kind == kind)
+        number = self.kinds.index(kind) if kind in self.kinds else -1
+        return np.flatnonzero(self.kind_numbers == number)
 
     def names(self, links: Sequence[int] | Ints) -> list[str]:
         """Names of several links, for messages."""

@@ -14,7 +14,15 @@ from functools import cached_property
 import numpy as np
 
 from prestep.topologies.core.kinds import NETWORK, rank_of
-from prestep.topologies.core.links import Bools, Floats, Ints, Links, Nodes, groups
+from prestep.topologies.core.links import (
+    Bools,
+    Floats,
+    Ints,
+    Links,
+    Nodes,
+    compact,
+    groups,
+)
 from prestep.topologies.routes.fan_out import FanOut, fan_outs
 from prestep.topologies.routes.net import Net, some_links, some_nodes
 from prestep.topologies.routes.pieces import Core, Piece, add_in_order, add_loads
@@ -96,19 +104,22 @@ class Batch:
         """Returns the rows that carry anything of `loads`, and the bytes on each."""
         # A column of millions of zeros takes longer to make than to fill: it is used again.
         total = self._zeros.pop() if self._zeros else np.zeros(len(self._links))
-        self._add(total, src, dst, amount)
-        rows = np.flatnonzero(total != 0)  # of floats themselves it takes longer
+        rows, _ = compact(self._add(total, src, dst, amount))
         bytes_ = total[rows]
         total[rows] = 0.0
         self._zeros.append(total)
-        return rows, bytes_
+        some = np.flatnonzero(bytes_ != 0)  # of floats themselves it takes longer
+        return rows[some], bytes_[some]
 
-    def _add(self, total: Floats, src: Ints, dst: Ints, amount: Floats) -> None:
+    def _add(self, total: Floats, src: Ints, dst: Ints, amount: Floats) -> Ints:
+        """Adds what pairs carry to every row; returns the rows to which anything was added."""
+        rows = [np.empty(0, dtype=np.int64)]
         for start in range(0, len(src), _CHUNK):
             part = slice(start, start + _CHUNK)
             pieces, cores, fans = self._resolved(src[part], dst[part])
-            add_loads(total, pieces, cores, amount[part])
-            add_in_order(total, fans, amount[part])
+            rows += add_loads(total, pieces, cores, amount[part])
+            rows.append(add_in_order(total, fans, amount[part]))
+        return np.concatenate(rows)
 
     def spreads(self, src: Ints, dst: Ints) -> tuple[Ints, Ints, Floats]:
         """(pair, row, share) of every link that the pairs use, sorted by pair, then by row."""

@@ -33,21 +33,26 @@ class Core(NamedTuple):
 
 def add_loads(
     total: Floats, pieces: Iterable[Piece], cores: Iterable[Core], sent: Floats
-) -> None:
-    """Adds to `total`, which has every row, what pairs that send `sent[i]` bytes carry."""
+) -> list[Ints]:
+    """Adds to `total`, which has every row, what pairs that send `sent[i]` bytes carry; returns the rows of these."""
+    added = []
     for piece in pieces:
         each = np.multiply.outer(sent[piece.pairs], piece.share).ravel()
         # Few rows of a large cluster: what they carry is added up among themselves.
         rows, where = compact(piece.rows.ravel())
         total[rows] += np.bincount(where, weights=each)
+        added.append(rows)
     for core in cores:
         total[core.rows] += core.share * sent[core.pairs].sum()
+        added.append(core.rows)
+    return added
 
 
-def add_in_order(total: Floats, pieces: list[Piece], sent: Floats) -> None:
-    """Adds to `total` what pairs carry, pair by pair: sums do not depend on which of them were routed at once."""
+def add_in_order(total: Floats, pieces: list[Piece], sent: Floats) -> Ints:
+    """`add_loads` pair by pair: sums do not depend on which of them were routed at once."""
     pair, row, share = columns(pieces)
     np.add.at(total, row, share * sent[pair])
+    return row
 
 
 def columns(pieces: list[Piece]) -> tuple[Ints, Ints, Floats]:

@@ -11,43 +11,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from prestep.topologies.core.checks import joined
 from prestep.topologies.core.kinds import ENDPOINTS, NETWORK, rank_of
 from prestep.topologies.core.links import Bools, Ints, Links, Nodes, distinct, groups
+from prestep.topologies.routes.shapes import Shapes
 
 MOST_PORTS = 128  # links out of a host, beyond which it is a network of its own
 FAR = 1 << 20  # hops to what cannot be reached
-
-
-class Shapes(NamedTuple):
-    """Which ports of hosts share a switch: array (shapes, ports) of the first such port, and every host's shape."""
-
-    first: Ints
-    of_host: Ints
-
-    @classmethod
-    def of(cls, switches: Ints) -> Shapes:
-        """Returns the shapes of hosts with these switches behind their ports, array (hosts, ports).
-
-        Examples
-        --------
-        >>> shapes = Shapes.of(np.array([[8, 9, 8], [5, 6, 5], [7, 7, 7]]))
-        >>> shapes.first.tolist(), shapes.of_host.tolist()
-        ([[0, 0, 0], [0, 1, 0]], [1, 1, 0])
-        """
-        order = np.argsort(switches, axis=1, kind="stable")
-        ranked = np.take_along_axis(switches, order, axis=1)
-        is_first = np.diff(ranked, axis=1, prepend=-1) != 0
-        place = np.where(is_first, np.arange(switches.shape[1]), 0)
-        begin = np.maximum.accumulate(place, axis=1)
-        first = np.empty_like(order)
-        np.put_along_axis(first, order, np.take_along_axis(order, begin, 1), 1)
-        some, of_host = distinct(first)
-        return cls(first[some], of_host)
 
 
 @dataclass(eq=False)
