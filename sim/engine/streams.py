@@ -124,7 +124,7 @@ class Stream:
 
     def _until(self, launched: float, gap: float) -> float:
         """Seconds until a launch takes effect, for which the stream rests if that is longer than a few gaps."""
-        now = self.rank.env.now
+        now: float = self.rank.env.now
         if now + PAUSE * gap < launched:
             self.rank.rest(self.number)
         return launched - now
