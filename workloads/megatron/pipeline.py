@@ -7,6 +7,7 @@ ahead of its use, each direction and peer on a communicator of its own, so that 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -133,21 +134,7 @@ def _in_rounds(record: Recorder, actions: Sequence[Action]) -> None:
         record.wait(record.post((*results, *following)))
 
 
-def _rounds(actions: Sequence[Action]) -> list[tuple[Action, ...]]:
-    """Computations between two exchanges: forward passes of the warm-up, pairs of one each, last backward passes."""
-    backwards = (i for i, action in enumerate(actions) if action.kind == "B")
-    warm_up = max(0, next(backwards, len(actions)) - 1)
-    alone = [(action,) for action in actions[:warm_up]]
-    return [*alone, *_in_pairs(actions[warm_up:])]
-
-
-def _in_pairs(actions: Sequence[Action]) -> list[tuple[Action, ...]]:
-    """A forward and the backward pass that follows it are one round."""
-    rounds: list[tuple[Action, ...]] = []
-    i = 0
-    while i < len(actions):
-        kinds = [action.kind for action in actions[i : i + 2]]
-        size = 2 if kinds == ["F", "B"] else 1
-        rounds.append(tuple(actions[i : i + size]))
-        i += size
-    return rounds
+def _rounds(actions: Sequence[Action]) -> list[Sequence[Action]]:
+    """Computations between two exchanges: a forward and the backward pass that follows it, or one pass alone."""
+    kinds = "".join(action.kind for action in actions)
+    return [actions[one.start() : one.end()] for one in re.finditer("FB|.", kinds)]

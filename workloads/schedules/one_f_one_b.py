@@ -6,6 +6,7 @@ Stage s of P runs min(M, P - s) forwards ahead, so it never holds more than P - 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import zip_longest
 
 from prestep.sim.errors import Mistake
 from prestep.workloads.schedules import Action
@@ -45,52 +46,18 @@ def operations(
 ) -> tuple[Operation, ...]:
     """As torch's Schedule1F1B: between warm-up and cool-down every send shares a batch with the opposite receive."""
     record = Recorder(rank, range(ranks))
-    ahead = min(microbatches, ranks - rank)
-    _warm_up(record, ahead)
-    _steady(record, ahead, microbatches)
-    _cool_down(record, microbatches - ahead, microbatches)
+    order = actions(rank, ranks, microbatches)
+    before: Action | None = None
+    sent: int | None = None
+    for action, after in zip_longest(order, order[1:]):
+        # A result waits for the next action's input to travel with it where that is of the other kind.
+        turns = before is not None and before.kind != action.kind
+        results = record.sends(before) if before and turns else ()
+        record.wait(record.post((*results, *record.receives(action))))
+        record.compute(action)
+        record.wait(sent)
+        alone = after is None or after.kind == action.kind
+        sent, before = record.post(record.sends(action)) if alone else None, action
+    record.wait(sent)
     record.hook("REDUCE_GRAD", rank)
     return record.done()
-
-
-def _warm_up(record: Recorder, ahead: int) -> None:
-    """Forwards alone; the last result is sent together with the first receive of a gradient."""
-    sent = None
-    for forward in range(ahead):
-        record.wait(record.post(record.receives(Action(record.rank, "F", forward))))
-        record.compute(Action(record.rank, "F", forward))
-        record.wait(sent)
-        sent = (
-            record.post(record.sends(Action(record.rank, "F", forward)))
-            if forward < ahead - 1
-            else None
-        )
-
-
-def _steady(record: Recorder, ahead: int, microbatches: int) -> None:
-    """One backward for each forward, then one more backward."""
-    steady = microbatches - ahead
-    for backward in range(steady + 1):
-        forward = ahead + backward
-        arrives = record.receives(Action(record.rank, "B", backward))
-        record.wait(
-            record.post(record.sends(Action(record.rank, "F", forward - 1)) + arrives)
-        )
-        record.compute(Action(record.rank, "B", backward))
-        if backward < steady:
-            arrives = record.receives(Action(record.rank, "F", forward))
-            record.wait(
-                record.post(record.sends(Action(record.rank, "B", backward)) + arrives)
-            )
-            record.compute(Action(record.rank, "F", forward))
-
-
-def _cool_down(record: Recorder, steady: int, microbatches: int) -> None:
-    """Backwards alone, after the one of microbatch `steady`."""
-    sent = record.post(record.sends(Action(record.rank, "B", steady)))
-    for backward in range(steady + 1, microbatches):
-        record.wait(record.post(record.receives(Action(record.rank, "B", backward))))
-        record.compute(Action(record.rank, "B", backward))
-        record.wait(sent)
-        sent = record.post(record.sends(Action(record.rank, "B", backward)))
-    record.wait(sent)

@@ -157,26 +157,18 @@ class Recorder:
 
     def sends(self, action: Action) -> tuple[Send, ...]:
         """What an action makes for another rank: its output, or its input's gradient."""
-        peer = self._peer(action.stage + action.onward)
-        return (
-            ()
-            if peer is None
-            else (Send(action.kind, action.stage, action.microbatch, peer),)
-        )
+        what = action.kind, action.stage, action.microbatch
+        return tuple(Send(*what, p) for p in self._peer(action.stage + action.onward))
 
     def receives(self, action: Action) -> tuple[Recv, ...]:
         """What an action needs from another rank: its input, or its output's gradient."""
-        peer = self._peer(action.stage - action.onward)
-        return (
-            ()
-            if peer is None
-            else (Recv(action.kind, action.stage, action.microbatch, peer),)
-        )
+        what = action.kind, action.stage, action.microbatch
+        return tuple(Recv(*what, p) for p in self._peer(action.stage - action.onward))
 
-    def _peer(self, stage: int) -> int | None:
-        """The rank that has a stage, if it is another one."""
-        peer = self.owner[stage] if 0 <= stage < len(self.owner) else self.rank
-        return None if peer == self.rank else peer
+    def _peer(self, stage: int) -> tuple[int, ...]:
+        """The rank that has a stage, if there is one and it is another one."""
+        peers = self.owner[stage : stage + 1] if stage >= 0 else ()
+        return tuple(peer for peer in peers if peer != self.rank)
 
     def done(self) -> tuple[Operation, ...]:
         return tuple(self.issued)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -323,18 +323,25 @@ class Recorder:
                     self._last[stream] = place
 
     @contextmanager
-    def capture(self, captured: bool = True, replay: bool = True) -> Iterator[None]:
+    def temporarily(self, **values: object) -> Iterator[None]:
+        """Attributes have other values here."""
+        before = {name: getattr(self, name) for name in values}
+        vars(self).update(values)
+        try:
+            yield
+        finally:
+            vars(self).update(before)
+
+    def capture(
+        self, captured: bool = True, replay: bool = True
+    ) -> AbstractContextManager[None]:
         """What is issued here and its backward are replayed by a CUDA graph, which costs the host one operation.
 
         Without ``replay`` it belongs to a graph that was paid for.
         """
         if captured and replay and not self.captured:
             self.cpu("graph_replay")
-        before, self.captured = self.captured, self.captured or captured
-        try:
-            yield
-        finally:
-            self.captured = before
+        return self.temporarily(captured=self.captured or captured)
 
     @contextmanager
     def on_stream(self, stream: str) -> Iterator[None]:
@@ -356,14 +363,9 @@ class Recorder:
         finally:
             memory.module = before
 
-    @contextmanager
-    def launching_by(self, operation: str) -> Iterator[None]:
+    def launching_by(self, operation: str) -> AbstractContextManager[None]:
         """Kernels are launched by another host operation: compiled code has its own launchers."""
-        before, self.launching = self.launching, operation
-        try:
-            yield
-        finally:
-            self.launching = before
+        return self.temporarily(launching=operation)
 
     # -- result ---------------------------------------------------------------------------------
     def program(self) -> Program:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -21,7 +20,7 @@ from prestep.workloads.operation import Operand, Operation
 from prestep.workloads.torch.recorder import BACKWARD, Recorder, Shared
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from prestep.workloads.exchanges.torch_context import Ring
     from prestep.workloads.job.pytorch import PyTorch
@@ -423,23 +422,13 @@ class Tape(Recorder):
         if tensors:
             super().saves()
 
-    @contextmanager
-    def saved_by(self, hook: str) -> Iterator[None]:
+    def saved_by(self, hook: str) -> AbstractContextManager[None]:
         """Tensors that are saved here are hooked (`hooked`)."""
-        before, self.hooked = self.hooked, hook
-        try:
-            yield
-        finally:
-            self.hooked = before
+        return self.temporarily(hooked=hook)
 
-    @contextmanager
-    def no_grad(self) -> Iterator[None]:
+    def no_grad(self) -> AbstractContextManager[None]:
         """Operators give their results no history here."""
-        before, self.grad_enabled = self.grad_enabled, False
-        try:
-            yield
-        finally:
-            self.grad_enabled = before
+        return self.temporarily(grad_enabled=False)
 
 
 @dataclass

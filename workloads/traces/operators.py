@@ -56,11 +56,12 @@ class Operators:
 
     def add(self, external: int, name: str, dims: bytes, types: bytes) -> None:
         """Adds an operator."""
-        shapes = self.shapes
+        self._append(external, (name, dims, types))
+        self.meta.pop(external, None)
+
+    def _append(self, external: int, shaped: tuple[str, bytes, bytes]) -> None:
         self.ids.append(external)
-        self.places.append(shapes.setdefault((name, dims, types), len(shapes)))
-        if external in self.meta:
-            del self.meta[external]
+        self.places.append(self.shapes.setdefault(shaped, len(self.shapes)))
 
     def names(self) -> dict[int, str]:
         """External id -> name."""
@@ -75,9 +76,7 @@ class Operators:
         if self._shaped is None:
             self._shaped = self._with_shapes()
         if external not in self._shaped:
-            shapes = self.shapes
-            self.ids.append(external)
-            self.places.append(shapes.setdefault((name, dims, types), len(shapes)))
+            self._append(external, (name, dims, types))
 
     def _with_shapes(self) -> set[int]:
         """External ids of the operators that have shapes of their own."""
