@@ -14,6 +14,7 @@ from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.errors import InputError
 from prestep.sim.graph.opgraph import KERNEL, Chain
 from prestep.sim.predict import predict
+from prestep.sim.spec.load import parse_scenario
 from prestep.workloads.exchanges.context import groups
 from prestep.workloads.lowered import Lowered
 from tests.executed import Executed, executed
@@ -90,6 +91,30 @@ def test_bytes_of_exchanged_heads(framework: str, cp: int, ring: int) -> None:
         around = 2 * hops + ring * 2 * 2 * keys if ring > 1 else 0
     assert sent(low, "all_to_all") == LAYERS * exchanged
     assert sent(low, "sendrecv") == LAYERS * around
+
+
+@pytest.mark.parametrize(
+    ("scaling", "behind"), [("delayed", 1), ("dynamic", 2), ("mx", None)]
+)
+def test_heads_of_attention_in_fp8_are_exchanged_in_fp8(
+    scaling: str, behind: int | None
+) -> None:
+    """Ahead of attention what it reads: queries, keys, values, output and its gradient. With delayed scales also
+    what it makes, which current scales leave in 16 bits; with scales of blocks all is."""
+    tables = {
+        "cluster": {"name": "dgx-b200", "gpus": 4},
+        "model": TRANSFORMER,
+        "training": {"framework": "megatron", "precision": "fp8", "seq_len": SEQ}
+        | {"micro_batch": SAMPLES},
+        "parallel": {"cp": 4, "ring_degree": 1},
+        "megatron": {"fp8_dot_product_attention": True, "fp8_scaling": scaling},
+    }
+    low = executed(parse_scenario(tables, "test"), 1).lowered
+    queries = SAMPLES * SEQ // 4 * HIDDEN
+    keys = queries * KV_HEADS // HEADS
+    reads, makes = 3 * queries + 2 * keys, 2 * queries + 2 * keys
+    ahead = 1 if behind else 2
+    assert sent(low, "all_to_all") == LAYERS * (ahead * reads + (behind or 2) * makes)
 
 
 @pytest.mark.parametrize("framework", ["pytorch-eager", "megatron"])

@@ -35,6 +35,7 @@ TRAVELLING = {"fwd": 2, "bwd": 4}
 HOST = "p2p_batch"
 
 Way = Literal["fwd", "bwd"]
+Widths = tuple[int, int]
 
 
 @dataclass(frozen=True)
@@ -68,23 +69,32 @@ def attend(
     part: Part,
     context: Context | None,
     block: Callable[[Part], Kernel],
+    widths: Widths,
 ) -> None:
-    """Attention of this rank's queries to all keys; `block` is the kernel that attends to those of a part."""
+    """Attention of this rank's queries to all keys.
+
+    Parameters
+    ----------
+    block : callable
+        The kernel that attends to the keys of a part.
+    widths : tuple of int
+        Bytes of an element whose heads are exchanged ahead of attention, and behind it.
+    """
     if context is None or context.group.size == 1:
         t.launch(block(part))
         return
     heads, ring = context.heads, context.ring
-    outwards: Sequence[float] = ()
+    outwards: Sequence[int] = ()
     if heads is not None:
         inwards, outwards = _exchanged(way, part, heads.size)
-        _exchange_heads(t, inwards, heads)
+        _exchange_heads(t, inwards, widths[0], heads)
         part = part.with_heads_of(heads.size)
     if ring is None:
         t.launch(block(part))
     else:
         _attend_ring(t, way, part, ring, block(part))
     if heads is not None:
-        _exchange_heads(t, outwards, heads)
+        _exchange_heads(t, outwards, widths[1], heads)
 
 
 def _attend_ring(t: Tape, way: Way, part: Part, ring: Group, block: Kernel) -> None:
@@ -112,22 +122,21 @@ def _correction(way: Way, part: Part) -> Kernel:
     return Kernel("fused", (elements,), bytes=moved / KERNELS[way])
 
 
-def _exchanged(
-    way: Way, part: Part, ranks: int
-) -> tuple[Sequence[float], Sequence[float]]:
-    """Bytes of the tensors whose heads are exchanged ahead of attention, and behind it (AttnFuncWithCPAndQKVOA2A).
+def _exchanged(way: Way, part: Part, ranks: int) -> tuple[Sequence[int], Sequence[int]]:
+    """Elements of the tensors whose heads are exchanged ahead of attention, and behind it (AttnFuncWithCPAndQKVOA2A).
 
     Queries, keys and values come in and the result goes back; backward the result and its gradient come in, and three
-    gradients go out.
+    gradients go out. (Since Transformer Engine 2.8 the result stays where attention made it: not simulated.)
     """
-    sent, keys = part.head * part.queries, part.head * shared(part.keys, ranks)
+    one = part.batch * part.tokens * part.dim
+    sent, keys = one * part.queries, one * shared(part.keys, ranks)
     if way == "fwd":
         return (sent, keys, keys), (sent,)
     return (sent, sent), (sent, keys, keys)
 
 
-def _exchange_heads(t: Tape, sizes: Sequence[float], group: Group) -> None:
-    """Tensors of so many bytes, each by an all-to-all of its own and a pass that puts it in order."""
-    all_to_all(t, group, sizes, HOST)
+def _exchange_heads(t: Tape, sizes: Sequence[int], width: int, group: Group) -> None:
+    """Tensors of so many elements, each by an all-to-all of its own and a pass that puts it in order."""
+    all_to_all(t, group, [float(width * size) for size in sizes], HOST)
     for size in sizes:
-        t.launch(Kernel("aten copy", (int(size) // 2,), bytes=2 * size))
+        t.launch(Kernel("aten copy", (size,), bytes=2.0 * width * size))

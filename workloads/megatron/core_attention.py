@@ -20,6 +20,11 @@ from prestep.workloads.torch.aten_products import multiply_batch
 from prestep.workloads.torch.attention import in_window
 from prestep.workloads.torch.tape import Tape, Tensor
 
+# Bytes of an element whose heads are exchanged ahead of attention in fp8 and behind it, by how its scales are found:
+# what attention reads is cast first, and with delayed scales its results leave it in fp8 (Transformer Engine,
+# AttnFuncWithCPAndQKVOA2A). Others, and attention in 16 bits, send 16 bits.
+WIDTHS = {"delayed": (1, 1), "dynamic": (1, 2)}
+IN_16_BITS = (2, 2)
 # The fused causal softmax takes rows of up to so many scores, whole thread blocks at a time
 # (fused_kernels/scaled_upper_triang_masked_softmax.h: warps of up to 32 threads, a row each, or two rows of up to 128).
 LONGEST, THREADS, WARP, SHORT = 4096, 128, 32, 128
@@ -96,12 +101,15 @@ class _Fused:
             # Around a ring, ranks would need keys of their neighbour only, which is left out.
             context = replace(context, ring=None)
         reorder(t, s, way)
-        te_context.attend(t, way, part, context, block)
+        in_8_bits = WIDTHS.get(s.numbers.scaling, IN_16_BITS)
+        widths = in_8_bits if dtype == "fp8" else IN_16_BITS
+        te_context.attend(t, way, part, context, block, widths)
 
     def _quantize(self, t: Tape, way: Way) -> None:
         """Casts queries, keys and values to fp8 before attention in fp8; backward the output's gradient.
 
-        Results are in 16 bits (Transformer Engine, FusedAttnFunc; what travels in a ring is counted in 16 bits, too).
+        Results are in 16 bits (Transformer Engine, FusedAttnFunc; what travels in a ring is counted in 16 bits, too;
+        exchanged heads: `WIDTHS`).
         """
         heads, s = self.heads, self.s
         if not s.options.fp8_dot_product_attention:
