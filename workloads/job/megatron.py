@@ -47,9 +47,9 @@ class Megatron:
         "flash",
         "kernel; flash2 is slower on Hopper; sdpa: PyTorch's choice; unfused: GEMMs and softmax",
     )
-    transformer_impl: Literal["transformer_engine", "local"] = engine(
+    transformer_impl: Literal["transformer_engine", "local", "legacy"] = engine(
         "transformer_engine",
-        "whose modules the host calls; local: Megatron's own",
+        "whose modules the host calls; local: Megatron's own; legacy: of 2022",
         wants="training.framework = megatron",
     )
     gradient_accumulation_fusion: bool = engine(

@@ -23,6 +23,8 @@ from prestep.workloads.torch.tape import Tape
 
 # What the host does from the end of a step, which it waits for, to the launch of a graph of the next.
 BETWEEN_STEPS = "graph_launch"
+#: Transformer Engine's modules, whose prices are the framework's own.
+ENGINE = "transformer_engine"
 # A group and those that do the same.
 Copies = tuple[tuple[int, ...], ...]
 
@@ -155,8 +157,8 @@ def _recorded(models: Models, kinds: Sequence[Kind], shared: Shared) -> list[Sta
 def _host_costs(scenario: JobSpec, site: Site) -> dict[str, float]:
     """Seconds of the host by operation; of a step that one CUDA graph replays, only those between steps."""
     captured = "full_iteration" in scenario.megatron.cuda_graph_scope
-    local = scenario.megatron.transformer_impl == "local"
-    costs = host_costs("megatron-local" if local else scenario.training.framework)
+    modules, own = scenario.megatron.transformer_impl, scenario.training.framework
+    costs = host_costs(own if modules == ENGINE else f"megatron-{modules}")
     return {
         name: time * site.host_factor if captured is (name == BETWEEN_STEPS) else 0.0
         for name, time in costs.items()
