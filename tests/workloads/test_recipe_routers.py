@@ -123,6 +123,13 @@ def test_a_bias_needs_time_to_balance(
     assert made.parallel.imbalance == load
 
 
+def test_delayed_gradients_of_experts_are_told(tmp_path: Path) -> None:
+    """They run before their tokens go back here, as delay_wgrad_compute's do."""
+    more = "overlap_dispatch_backward_with_experts_wgrad = True"
+    made = bridged(tmp_path, "Qwen/Qwen3-30B-A3B", "seq_length = 4096", more)
+    assert any("weight gradients of experts" in note for note in made.notes)
+
+
 def test_a_router_that_was_trained_stays_open(tmp_path: Path) -> None:
     """Fine-tuning begins with a finished router, of whose balance the recipe says nothing."""
     tuned = bridged(tmp_path, "openai/gpt-oss-20b", task="sft")
