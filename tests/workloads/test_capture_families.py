@@ -35,7 +35,8 @@ SIZES: dict[str, Any] = {
     "pad_token_id": 0,
 }
 GPT = {"n_embd": 256, "n_layer": 4, "n_head": 8, "vocab_size": 1000}
-ROUTED = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 96}
+FEW = {"num_experts": 8, "num_experts_per_tok": 2}
+ROUTED = FEW | {"moe_intermediate_size": 96}
 LOCAL = {"num_local_experts": 8, "num_experts_per_tok": 2}
 SHARED = {
     "n_routed_experts": 8,
@@ -86,8 +87,8 @@ KEYS: dict[str, dict[str, Any]] = {
     "llama4_text": LOCAL
     | {"intermediate_size_mlp": 512, "head_dim": 32}
     | {"interleave_moe_layer_step": 2, "num_experts_per_tok": 8},  # all run there
-    "olmoe": ROUTED,
-    "flex_olmo": ROUTED,
+    "olmoe": FEW,
+    "flex_olmo": FEW,
     "qwen2_moe": ROUTED | {"shared_expert_intermediate_size": 192},
     "qwen3_moe": ROUTED | {"head_dim": 32},
     "exaone_moe": ROUTED | {"num_shared_experts": 2},

@@ -34,6 +34,8 @@ _ACTIVATIONS = {
     "relu": "relu",
 }
 Config = dict[str, Any]
+#: Our keys from a file's, and its name.
+Reader = Callable[[Config, str], Config]
 
 
 @dataclass(frozen=True)
@@ -53,7 +55,7 @@ class Family:
     """
 
     names: Mapping[str, str]
-    read: Callable[[Config, str], Config]
+    read: Reader
     defaults: Mapping[str, Any] = field(default_factory=dict)
     strict: bool = False
 
@@ -71,6 +73,24 @@ def refused() -> dict[str, str]:
 
 def _modules() -> Iterator[ModuleType]:
     return map(plugins.imported_plugin, plugins.plugins_of(PACKAGE).values())
+
+
+def made_of(*readers: Reader, **keys: Any) -> Reader:
+    """What readers make of a file, one after the other, and keys that all models of a family have.
+
+    Examples
+    --------
+    >>> made_of(window, norms="behind")({"sliding_window": 8, "layer_types": [SLIDING]}, "")
+    {'window': 8, 'window_every': None, 'norms': 'behind'}
+    """
+
+    def read(config: Config, where: str) -> Config:
+        made = Config()
+        for reader in readers:
+            made |= reader(config, where)
+        return made | keys
+
+    return read
 
 
 def activation(name: object, where: str, key: str) -> str:
@@ -103,7 +123,7 @@ def dense_layers(config: Config, where: str, usual: int) -> int:
     """First layers without experts, by a list of their kinds or their number."""
     kinds = list(config.get("mlp_layer_types") or ())
     if not kinds:
-        return int(config.get("first_k_dense_replace", usual))
+        return int(config.get("first_k_dense_replace", usual) or 0)
     dense = kinds.count("dense")
     if kinds != ["dense"] * dense + ["sparse"] * (len(kinds) - dense):
         expected = "dense layers first, sparse ones behind them"

@@ -5,8 +5,8 @@ Source: transformers, models/{deepseek_v2,deepseek_v3,deepseek_v32,glm_moe_dsa}/
 
 from __future__ import annotations
 
-from prestep.workloads.models.families import LLAMA, Config, Family, dense_layers
-from prestep.workloads.models.families.llama import experts_of, llama
+from prestep.workloads.models.families import LLAMA, Config, Family, made_of
+from prestep.workloads.models.families.llama import experts_of, llama, routed
 from prestep.workloads.models.indexed import pattern_of
 
 
@@ -35,18 +35,7 @@ def _deepseek(config: Config, where: str) -> Config:
     }
 
 
-def _lite(config: Config, where: str) -> Config:
-    made = _deepseek(config, where)
-    return made | {"dense_layers": dense_layers(config, where, 1)}
-
-
-def _sparse(config: Config, where: str) -> Config:
-    made = _deepseek(config, where)
-    dense = {"dense_layers": dense_layers(config, where, 3)}
-    return made | dense | _indexer(config)
-
-
-def _indexer(config: Config) -> Config:
+def _indexer(config: Config, where: str) -> Config:
     """The indexer of sparse attention, and which layers have one (GlmMoeDsaConfig; DeepSeek's all have)."""
     kinds = config.get("indexer_types") or config.get("index_topk_pattern") or ()
     every = max(config.get("index_topk_freq") or 1, 1)
@@ -60,14 +49,17 @@ def _indexer(config: Config) -> Config:
     }
 
 
+_EXPERTS = "n_routed_experts", "n_shared_experts"
+_SPARSE = made_of(_deepseek, routed(*_EXPERTS, 3), _indexer)
+_LITE = made_of(_deepseek, routed(*_EXPERTS, 1))
 _CORRECTED = {"topk_method": "noaux_tc"}
 FAMILIES = {
     # Without experts, or with a router that nothing corrects.
     **dict.fromkeys(
         ("deepseek_v2", "youtu", "minicpm3", "mistral4"), Family(LLAMA, _deepseek)
     ),
-    "glm4_moe_lite": Family(LLAMA, _lite, _CORRECTED),
+    "glm4_moe_lite": Family(LLAMA, _LITE, _CORRECTED),
     **dict.fromkeys(("deepseek_v3", "kimi_k2"), Family(LLAMA, _deepseek, _CORRECTED)),
-    "deepseek_v32": Family(LLAMA, _sparse, _CORRECTED | {"index_n_heads": 64}),
-    "glm_moe_dsa": Family(LLAMA, _sparse, _CORRECTED | {"index_n_heads": 32}),
+    "deepseek_v32": Family(LLAMA, _SPARSE, _CORRECTED | {"index_n_heads": 64}),
+    "glm_moe_dsa": Family(LLAMA, _SPARSE, _CORRECTED | {"index_n_heads": 32}),
 }

@@ -5,7 +5,7 @@ The embedding's scale, one kernel, is left out. Source: transformers, models/gem
 
 from __future__ import annotations
 
-from prestep.workloads.models.families import LLAMA, Config, Family, window
+from prestep.workloads.models.families import LLAMA, Config, Family, made_of, window
 from prestep.workloads.models.families.llama import llama
 
 
@@ -15,7 +15,7 @@ def _gemma(config: Config, where: str) -> Config:
     return made | {"norm": "rms-centred"}
 
 
-def _vault(config: Config, where: str) -> Config:
+def _caps(config: Config, where: str) -> Config:
     return (
         _gemma(config, where)
         | window(config, where)
@@ -26,14 +26,8 @@ def _vault(config: Config, where: str) -> Config:
     )
 
 
-def _gemma2(config: Config, where: str) -> Config:
-    return _vault(config, where) | {"norms": "around"}
-
-
-def _gemma3(config: Config, where: str) -> Config:
-    return _gemma2(config, where) | {"qk_norm": True}
-
-
+_VAULT = made_of(_gemma, window, _caps)
+_GEMMA2 = made_of(_VAULT, norms="around")
 _USUAL = {"head_dim": 256, "tie_word_embeddings": True}
 #: What files of Gemma 3 leave out (Gemma3TextConfig).
 _THIRD = {
@@ -53,9 +47,9 @@ _SECOND = _USUAL | {
 }
 FAMILIES = {
     "gemma": Family(LLAMA, _gemma, _USUAL),
-    "gemma2": Family(LLAMA, _gemma2, _SECOND | {"sliding_window_pattern": 2}),
-    "vaultgemma": Family(LLAMA, _vault, _SECOND | {"sliding_window_pattern": 2}),
-    "gemma3_text": Family(LLAMA, _gemma3, _USUAL | _THIRD),
+    "gemma2": Family(LLAMA, _GEMMA2, _SECOND | {"sliding_window_pattern": 2}),
+    "vaultgemma": Family(LLAMA, _VAULT, _SECOND | {"sliding_window_pattern": 2}),
+    "gemma3_text": Family(LLAMA, made_of(_GEMMA2, qk_norm=True), _USUAL | _THIRD),
 }
 REFUSED = {
     "gemma3n_text": "inputs of every layer from tables of their own, and layers that share keys and values",

@@ -5,28 +5,18 @@ Source: transformers, models/{glm,glm4,glm4_moe,solar_open}/configuration_*.py.
 
 from __future__ import annotations
 
-from prestep.workloads.models.families import LLAMA, Config, Family
-from prestep.workloads.models.families.llama import experts_of, llama
+from prestep.workloads.models.families import LLAMA, Config, Family, made_of
+from prestep.workloads.models.families.llama import llama, routed
 
 
-def _glm(config: Config, where: str) -> Config:
-    return llama(config, where) | {"out_bias": False}
+def _normed(config: Config, where: str) -> Config:
+    return {"qk_norm": bool(config.get("use_qk_norm")) or None}
 
 
-def _glm4(config: Config, where: str) -> Config:
-    return _glm(config, where) | {"norms": "around"}
-
-
-def _glm4_moe(config: Config, where: str) -> Config:
-    return _glm(config, where) | {
-        "qk_norm": bool(config.get("use_qk_norm")) or None,
-        "moe_ffn": config.get("moe_intermediate_size"),
-        **experts_of(config, "n_routed_experts", shared_experts="n_shared_experts"),
-        "dense_layers": config.get("first_k_dense_replace") or None,
-        "router_bias": True,
-    }
-
-
+_GLM = made_of(llama, out_bias=False)
+_EXPERTS = routed("n_routed_experts", "n_shared_experts", 0)
+_GLM4_MOE = made_of(_GLM, _normed, _EXPERTS, router_bias=True)
+_GLM4 = made_of(_GLM, norms="around")
 _BIASED = {"attention_bias": True, "head_dim": 128, "num_key_value_heads": 2}
 _ROUTED = {
     "n_routed_experts": 128,
@@ -34,14 +24,14 @@ _ROUTED = {
     "n_shared_experts": 1,
 }
 _MOE = Family(
-    LLAMA, _glm4_moe, _ROUTED | {"attention_bias": True, "first_k_dense_replace": 1}
+    LLAMA, _GLM4_MOE, _ROUTED | {"attention_bias": True, "first_k_dense_replace": 1}
 )
 FAMILIES = {
-    "glm": Family(LLAMA, _glm, _BIASED),
-    **dict.fromkeys(("glm4", "glm4v_text"), Family(LLAMA, _glm4, _BIASED)),
+    "glm": Family(LLAMA, _GLM, _BIASED),
+    **dict.fromkeys(("glm4", "glm4v_text"), Family(LLAMA, _GLM4, _BIASED)),
     **dict.fromkeys(("glm4_moe", "glm4v_moe_text"), _MOE),
     # Every layer has experts: its file says no width of dense ones.
     "solar_open": Family(
-        LLAMA | {"ffn": "moe_intermediate_size"}, _glm4_moe, _ROUTED | {"head_dim": 128}
+        LLAMA | {"ffn": "moe_intermediate_size"}, _GLM4_MOE, _ROUTED | {"head_dim": 128}
     ),
 }

@@ -13,8 +13,9 @@ from prestep.workloads.models.families import (
     Family,
     as_wide,
     layer_pattern,
+    made_of,
 )
-from prestep.workloads.models.families.llama import experts_of, llama
+from prestep.workloads.models.families.llama import llama, routed
 from prestep.workloads.models.hybrid import ATTENTION, EXPERTS, FEED_FORWARD, MAMBA
 
 #: Kinds of layers, and what transformers 5 calls them.
@@ -50,20 +51,17 @@ def _granite(config: Config, where: str) -> Config:
     }
 
 
-def _experts(config: Config, where: str) -> Config:
-    """Granite 3 of experts, where one more that every token sees may be beside them."""
-    width, key = config.get("intermediate_size"), "shared_intermediate_size"
-    shared = as_wide(config, key, width, where)
-    return llama(config, where) | {
-        **experts_of(config, "num_local_experts"),
-        "shared_experts": shared,
-    }
+def _beside(config: Config, where: str) -> Config:
+    """One more expert that every token sees, in Granite 3 of shared experts."""
+    key, width = "shared_intermediate_size", config.get("intermediate_size")
+    return {"shared_experts": as_wide(config, key, width, where)}
 
 
+_EXPERTS = made_of(llama, routed("num_local_experts"), _beside)
 _ROUTED = {"num_local_experts": 8, "num_experts_per_tok": 2}
 FAMILIES = {
     "granitemoehybrid": Family(HYBRID, _granite),
     **dict.fromkeys(
-        ("granitemoe", "granitemoeshared"), Family(LLAMA, _experts, _ROUTED)
+        ("granitemoe", "granitemoeshared"), Family(LLAMA, _EXPERTS, _ROUTED)
     ),
 }

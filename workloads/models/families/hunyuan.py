@@ -5,8 +5,8 @@ Source: transformers, models/hunyuan_v1_*/modeling_*.py, models/hy_v3/configurat
 
 from __future__ import annotations
 
-from prestep.workloads.models.families import LLAMA, Config, Family, dense_layers
-from prestep.workloads.models.families.llama import experts_of, llama
+from prestep.workloads.models.families import LLAMA, Config, Family, made_of
+from prestep.workloads.models.families.llama import llama, routed
 
 
 def _dense(config: Config, where: str) -> Config:
@@ -22,15 +22,6 @@ def _moe(config: Config, where: str) -> Config:
     }
 
 
-def _third(config: Config, where: str) -> Config:
-    return _dense(config, where) | {
-        **experts_of(config, "num_experts", shared_experts="num_shared_experts"),
-        "moe_ffn": config["moe_intermediate_size"],
-        "dense_layers": dense_layers(config, where, 1),
-        "router_bias": True,
-    }
-
-
 _NORMED = {"use_qk_norm": True}
 _THIRD = _NORMED | {
     "num_experts": 192,
@@ -39,8 +30,9 @@ _THIRD = _NORMED | {
     "moe_intermediate_size": 1536,
     "head_dim": 128,
 }
+_EXPERTS = routed("num_experts", "num_shared_experts", 1)
 FAMILIES = {
     "hunyuan_v1_dense": Family(LLAMA, _dense, _NORMED),
     "hunyuan_v1_moe": Family(LLAMA, _moe, _NORMED | {"num_experts": 1, "moe_topk": 1}),
-    "hy_v3": Family(LLAMA, _third, _THIRD),
+    "hy_v3": Family(LLAMA, made_of(_dense, _EXPERTS, router_bias=True), _THIRD),
 }

@@ -12,9 +12,11 @@ from prestep.workloads.models.families import (
     LLAMA,
     Config,
     Family,
+    Reader,
     activation,
     as_wide,
     dense_layers,
+    made_of,
     window,
 )
 from prestep.workloads.operation import words
@@ -42,20 +44,22 @@ def experts_of(config: Config, experts: str, **others: str) -> Config:
     return {ours: config.get(theirs) or None for ours, theirs in names.items()}
 
 
-def _mixtral(config: Config, where: str) -> Config:
-    return llama(config, where) | experts_of(config, "num_local_experts")
+def routed(experts: str, shared: str = "", dense: int | None = None) -> Reader:
+    """Experts by the names of a family; ``dense``: first layers without them where the file says nothing."""
+
+    def read(config: Config, where: str) -> Config:
+        others = {"shared_experts": shared} if shared else {}
+        made = experts_of(config, experts, **others)
+        made["moe_ffn"] = config.get("moe_intermediate_size")
+        if dense is not None:
+            made["dense_layers"] = dense_layers(config, where, dense)
+        return made
+
+    return read
 
 
 def _seed(config: Config, where: str) -> Config:
     return llama(config, where) | {"out_bias": bool(config["attention_out_bias"])}
-
-
-def _qwen2(config: Config, where: str) -> Config:
-    return llama(config, where) | {"qkv_bias": True}
-
-
-def _qwen3(config: Config, where: str) -> Config:
-    return llama(config, where) | {"qk_norm": True}
 
 
 def _qwen2_moe(config: Config, where: str) -> Config:
@@ -71,9 +75,7 @@ def _qwen3_moe(config: Config, where: str) -> Config:
     if plain != list(range(len(plain))):
         expected, hint = "the first layers only", "others are not modelled"
         raise InputError.of(where, "mlp_only_layers", str(plain), expected, hint)
-    return _qwen3(config, where) | {
-        "moe_ffn": config.get("moe_intermediate_size"),
-        **experts_of(config, "num_experts"),
+    return _ROUTED_QWEN3(config, where) | {
         "moe_every": config.get("decoder_sparse_step", 1),
         "dense_layers": len(plain) or None,
     }
@@ -82,7 +84,7 @@ def _qwen3_moe(config: Config, where: str) -> Config:
 def _minimax(config: Config, where: str) -> Config:
     wide = bool(config.get("use_qk_norm", True)) or None
     norms = {"qk_norm": wide, "qk_norm_wide": wide, "router_bias": True}
-    return _mixtral(config, where) | norms
+    return _MIXTRAL(config, where) | norms
 
 
 def _gpt_oss(config: Config, where: str) -> Config:
@@ -106,47 +108,6 @@ def _nemotron(config: Config, where: str) -> Config:
     return made | {"gated": False, "activation": "relu2", "norm": "layer"}
 
 
-def _olmo(config: Config, where: str) -> Config:
-    """Norms behind each part, and of queries and keys one over all heads."""
-    norms = {"norms": "behind", "qk_norm": True, "qk_norm_wide": True}
-    return llama(config, where) | norms | window(config, where)
-
-
-def _olmoe(config: Config, where: str) -> Config:
-    wide = {"qk_norm": True, "qk_norm_wide": True}
-    return llama(config, where) | wide | experts_of(config, "num_experts")
-
-
-def _flex_olmo(config: Config, where: str) -> Config:
-    return _olmo(config, where) | experts_of(config, "num_experts")
-
-
-def _exaone4(config: Config, where: str) -> Config:
-    return _qwen3(config, where) | {"norms": "behind"} | window(config, where)
-
-
-def _dots1(config: Config, where: str) -> Config:
-    made = _qwen3(config, where) | {"dense_layers": dense_layers(config, where, 0)}
-    shared = {"shared_experts": "n_shared_experts"}
-    made |= window(config, where) | experts_of(config, "n_routed_experts", **shared)
-    return made | {"moe_ffn": config["moe_intermediate_size"], "router_bias": True}
-
-
-def _exaone_moe(config: Config, where: str) -> Config:
-    dense = {"dense_layers": dense_layers(config, where, 1)}
-    routed = experts_of(config, "num_experts", shared_experts="num_shared_experts")
-    made = _qwen3(config, where) | window(config, where) | routed | dense
-    return made | {"moe_ffn": config["moe_intermediate_size"], "router_bias": True}
-
-
-def _windowed(config: Config, where: str) -> Config:
-    return llama(config, where) | window(config, where)
-
-
-def _arcee(config: Config, where: str) -> Config:
-    return _nemotron(config, where) | {"norm": "rms"}
-
-
 def _apertus(config: Config, where: str) -> Config:
     if config.get("hidden_act", "xielu") != "xielu":
         found = repr(config["hidden_act"])
@@ -159,15 +120,23 @@ def _bailing(config: Config, where: str) -> Config:
     if config.get("use_bias") or config.get("use_qkv_bias"):
         expected = "false: biases of some layers only are not modelled"
         raise InputError.of(where, "use_qkv_bias", "true", expected)
-    return llama(config, where) | {
+    return {
         "qk_norm": bool(config.get("use_qk_norm")) or None,
-        "moe_ffn": config.get("moe_intermediate_size"),
-        **experts_of(config, "num_experts", shared_experts="num_shared_experts"),
-        "dense_layers": config.get("first_k_dense_replace") or None,
         "router_bias": bool(config.get("moe_router_enable_expert_bias")),
     }
 
 
+_WIDE = {"qk_norm": True, "qk_norm_wide": True}
+#: Norms behind each part, and of queries and keys one over all heads.
+_OLMO = made_of(llama, window, norms="behind", **_WIDE)
+_QWEN3 = made_of(llama, qk_norm=True)
+_MIXTRAL = made_of(llama, routed("num_local_experts"))
+_ROUTED_QWEN3 = made_of(_QWEN3, routed("num_experts"))
+_WINDOWED = made_of(_QWEN3, window)
+_DOTS1 = made_of(_WINDOWED, routed("n_routed_experts", "n_shared_experts", 0))
+_EXAONE = made_of(_WINDOWED, routed("num_experts", "num_shared_experts", 1))
+_BAILING = made_of(llama, routed("num_experts", "num_shared_experts", 0), _bailing)
+_FOURTH = {"sliding_window_pattern": 4}
 _KEYS = {"num_key_value_heads": 8}
 _ROUTED = {"num_experts": 128, "num_experts_per_tok": 8, "moe_intermediate_size": 768}
 _GPT_OSS = {"num_local_experts": 128, "sliding_window": 128, "head_dim": 64}
@@ -179,8 +148,8 @@ _QWEN2_MOE = {
     "num_experts": 60,
     "num_experts_per_tok": 4,
 }
-QWEN2 = Family(LLAMA, _qwen2, {"num_key_value_heads": 32})
-QWEN3 = Family(LLAMA, _qwen3, {"num_key_value_heads": 32, "head_dim": 128})
+QWEN2 = Family(LLAMA, made_of(llama, qkv_bias=True), {"num_key_value_heads": 32})
+QWEN3 = Family(LLAMA, _QWEN3, {"num_key_value_heads": 32, "head_dim": 128})
 QWEN3_MOE = Family(LLAMA, _qwen3_moe, {"num_key_value_heads": 4} | _ROUTED)
 FAMILIES = {
     **dict.fromkeys(
@@ -188,10 +157,10 @@ FAMILIES = {
         Family(LLAMA, llama),
     ),
     **dict.fromkeys(("mistral", "ministral3"), Family(LLAMA, llama, _KEYS)),
-    "ministral": Family(LLAMA, _windowed, _KEYS),
-    "dots1": Family(LLAMA, _dots1),
-    "arcee": Family(LLAMA, _arcee),
-    "mixtral": Family(LLAMA, _mixtral, _KEYS | _MIXED),
+    "ministral": Family(LLAMA, made_of(llama, window), _KEYS),
+    "dots1": Family(LLAMA, made_of(_DOTS1, router_bias=True)),
+    "arcee": Family(LLAMA, made_of(_nemotron, norm="rms")),
+    "mixtral": Family(LLAMA, _MIXTRAL, _KEYS | _MIXED),
     "seed_oss": Family(LLAMA, _seed, _SEED),
     # Text models of those that see have the layers of the others.
     **dict.fromkeys(
@@ -205,13 +174,13 @@ FAMILIES = {
     "minimax_m2": Family(LLAMA, _minimax, {"head_dim": 128}),
     "gpt_oss": Family(LLAMA, _gpt_oss, _KEYS | _GPT_OSS),
     "nemotron": Family(LLAMA, _nemotron),
-    **dict.fromkeys(("olmo2", "olmo3"), Family(LLAMA, _olmo)),
-    "olmoe": Family(LLAMA, _olmoe),
-    "flex_olmo": Family(LLAMA, _flex_olmo),
-    "exaone4": Family(LLAMA, _exaone4, {"sliding_window_pattern": 4}),
-    "exaone_moe": Family(LLAMA, _exaone_moe, {"sliding_window_pattern": 4}),
+    **dict.fromkeys(("olmo2", "olmo3"), Family(LLAMA, _OLMO)),
+    "olmoe": Family(LLAMA, made_of(llama, routed("num_experts"), **_WIDE)),
+    "flex_olmo": Family(LLAMA, made_of(_OLMO, routed("num_experts"))),
+    "exaone4": Family(LLAMA, made_of(_WINDOWED, norms="behind"), _FOURTH),
+    "exaone_moe": Family(LLAMA, made_of(_EXAONE, router_bias=True), _FOURTH),
     **dict.fromkeys(("apertus", "apertus1p5_text"), Family(LLAMA, _apertus)),
-    **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), Family(LLAMA, _bailing)),
+    **dict.fromkeys(("bailing_moe", "bailing_moe_v2"), Family(LLAMA, _BAILING)),
 }
 REFUSED = {
     "minimax": "lightning attention",
