@@ -81,25 +81,22 @@ def test_bytes_of_exchanged_heads(framework: str, cp: int, ring: int) -> None:
     queries = 2.0 * SAMPLES * SEQ // cp * HIDDEN
     keys = queries * KV_HEADS / HEADS
     hops = (ring - 1) * 2 * keys
-    if (
-        framework == "megatron"
-    ):  # the output and its gradient come in again, three gradients go out
-        exchanged = (2 + 3) * queries + 4 * keys
-        around = hops + 2 * hops
-    else:  # gradients that go around are in fp32, and go home
-        exchanged = 2 * (2 * queries + 2 * keys)
+    around = hops + 2 * hops
+    if framework != "megatron":  # gradients that go around are in fp32, and go home
         around = 2 * hops + ring * 2 * 2 * keys if ring > 1 else 0
-    assert sent(low, "all_to_all") == LAYERS * exchanged
+    assert sent(low, "all_to_all") == LAYERS * 2 * (2 * queries + 2 * keys)
     assert sent(low, "sendrecv") == LAYERS * around
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize(
     ("scaling", "behind"), [("delayed", 1), ("dynamic", 2), ("mx", None)]
 )
 def test_heads_of_attention_in_fp8_are_exchanged_in_fp8(
-    scaling: str, behind: int | None
+    scaling: str, behind: int | None, again: bool
 ) -> None:
-    """Ahead of attention what it reads: queries, keys, values, output and its gradient. With delayed scales also
+    """Ahead of attention what it reads: queries, keys, values, the gradient of its output
+    and, where backward exchanges it again, the output. With delayed scales also
     what it makes, which current scales leave in 16 bits; with scales of blocks all is."""
     tables = {
         "cluster": {"name": "dgx-b200", "gpus": 4},
@@ -107,12 +104,13 @@ def test_heads_of_attention_in_fp8_are_exchanged_in_fp8(
         "training": {"framework": "megatron", "precision": "fp8", "seq_len": SEQ}
         | {"micro_batch": SAMPLES},
         "parallel": {"cp": 4, "ring_degree": 1},
-        "megatron": {"fp8_dot_product_attention": True, "fp8_scaling": scaling},
+        "megatron": {"fp8_dot_product_attention": True, "fp8_scaling": scaling}
+        | {"exchange_result_again": again},
     }
     low = executed(parse_scenario(tables, "test"), 1).lowered
     queries = SAMPLES * SEQ // 4 * HIDDEN
     keys = queries * KV_HEADS // HEADS
-    reads, makes = 3 * queries + 2 * keys, 2 * queries + 2 * keys
+    reads, makes = (2 + again) * queries + 2 * keys, 2 * queries + 2 * keys
     ahead = 1 if behind else 2
     assert sent(low, "all_to_all") == LAYERS * (ahead * reads + (behind or 2) * makes)
 

@@ -70,6 +70,7 @@ def attend(
     context: Context | None,
     block: Callable[[Part], Kernel],
     widths: Widths,
+    again: bool = False,
 ) -> None:
     """Attention of this rank's queries to all keys.
 
@@ -79,6 +80,8 @@ def attend(
         The kernel that attends to the keys of a part.
     widths : tuple of int
         Bytes of an element whose heads are exchanged ahead of attention, and behind it.
+    again : bool
+        Whether the result comes in again in backward, as before Transformer Engine 2.8.
     """
     if context is None or context.group.size == 1:
         t.launch(block(part))
@@ -86,7 +89,7 @@ def attend(
     heads, ring = context.heads, context.ring
     outwards: Sequence[int] = ()
     if heads is not None:
-        inwards, outwards = _exchanged(way, part, heads.size)
+        inwards, outwards = _exchanged(way, part, heads.size, again)
         _exchange_heads(t, inwards, widths[0], heads)
         part = part.with_heads_of(heads.size)
     if ring is None:
@@ -122,17 +125,19 @@ def _correction(way: Way, part: Part) -> Kernel:
     return Kernel("fused", (elements,), bytes=moved / KERNELS[way])
 
 
-def _exchanged(way: Way, part: Part, ranks: int) -> tuple[Sequence[int], Sequence[int]]:
+def _exchanged(
+    way: Way, part: Part, ranks: int, again: bool
+) -> tuple[Sequence[int], Sequence[int]]:
     """Elements of the tensors whose heads are exchanged ahead of attention, and behind it (AttnFuncWithCPAndQKVOA2A).
 
-    Queries, keys and values come in and the result goes back; backward the result and its gradient come in, and three
-    gradients go out. (Since Transformer Engine 2.8 the result stays where attention made it: not simulated.)
+    Queries, keys and values come in and the result goes back; backward its gradient comes in, and three gradients go
+    out.
     """
     one = part.batch * part.tokens * part.dim
     sent, keys = one * part.queries, one * shared(part.keys, ranks)
     if way == "fwd":
         return (sent, keys, keys), (sent,)
-    return (sent, sent), (sent, keys, keys)
+    return (sent,) * (1 + again), (sent, keys, keys)
 
 
 def _exchange_heads(t: Tape, sizes: Sequence[int], width: int, group: Group) -> None:

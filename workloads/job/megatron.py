@@ -154,6 +154,11 @@ class Megatron:
     fp8_dot_product_attention: bool = low_precision(
         False, "attention in fp8, beside fp8 or NVFP4 layers"
     )
+    exchange_result_again: bool = key(
+        False,
+        "exchanged heads: backward exchanges the result, too (Transformer Engine before 2.8)",
+        wants="parallel.cp > 1",
+    )
     fp8_output_proj: bool = low_precision(False, "the head in fp8 too")
     fp8_param_gather: bool = engine(
         False, "gather parameters in fp8", wants="quantized"

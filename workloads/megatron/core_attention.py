@@ -103,7 +103,8 @@ class _Fused:
         reorder(t, s, way)
         in_8_bits = WIDTHS.get(s.numbers.scaling, IN_16_BITS)
         widths = in_8_bits if dtype == "fp8" else IN_16_BITS
-        te_context.attend(t, way, part, context, block, widths)
+        again = s.options.exchange_result_again
+        te_context.attend(t, way, part, context, block, widths, again)
 
     def _quantize(self, t: Tape, way: Way) -> None:
         """Casts queries, keys and values to fp8 before attention in fp8; backward the output's gradient.
