@@ -39,7 +39,7 @@ def actions(
 
 def steps(rank: int, ranks: int, microbatches: int, chunks: int = 2) -> Steps:
     """The actions of one rank; a step of two is an overlapped pair, for which both inputs must have arrived."""
-    order = _Order((rank, 2 * ranks - 1 - rank))
+    order = Order((rank, 2 * ranks - 1 - rank))
     after = ranks - 1 - rank
     order.run("F0", times=2 * after)
     order.run("F0", "F1", times=rank + 1)
@@ -64,17 +64,20 @@ def _last_backwards(rank: int) -> list[str]:
     return both[:middle] + [word.replace("B", "I") for word in both[middle:]]
 
 
-class _Order:
-    """Counts microbatches per chunk and remembers the weight gradients that are still to run, oldest first."""
+class Order:
+    """Steps of a V: counts microbatches by pass and chunk, and remembers weight gradients to run, oldest first."""
 
     def __init__(self, stages: tuple[int, int]) -> None:
         self.steps: list[tuple[Action, ...]] = []
         self._stages = stages
-        self._number: Counter[tuple[str, int]] = Counter()
+        self.number: Counter[tuple[str, int]] = Counter()
         self._weights: deque[Action] = deque()
 
     def run(self, *words: str, times: int = 1) -> None:
-        """Append steps: "F0" the next forward of chunk 0, "F0B1" an overlapped pair, "W" the oldest weight gradient."""
+        """Append steps: "F0" the next forward of chunk 0, "F0B1" an overlapped pair, "W" the oldest weight gradient.
+
+        "W0" is the next one of chunk 0.
+        """
         for word in words * times:
             if word == "W":
                 self.steps.extend([(self._weights.popleft(),)] if self._weights else [])
@@ -87,9 +90,9 @@ class _Order:
                 )
 
     def _next(self, kind: str, chunk: int) -> Action:
-        key = ("F" if kind == "F" else "B", chunk)
-        action = Action(self._stages[chunk], kind, self._number[key])
-        self._number[key] += 1
+        key = ("B" if kind == "I" else kind, chunk)
+        action = Action(self._stages[chunk], kind, self.number[key])
+        self.number[key] += 1
         if kind == "I":
             self._weights.append(action._replace(kind="W"))
         return action

@@ -85,9 +85,9 @@ class LayerUnit(ShardedUnit):
             if policy.one_buffer:
                 t.cpu("fsdp_reduce_param", self.tensors)
                 t.wait(self.flow.reduced)
-                self.flow.sending = (
-                    None  # the last buffer goes before the next one comes
-                )
+                t.cpu("fsdp_reduce")
+                # The last buffer goes before the next one comes.
+                self.flow.sending = None
                 self.flow.sending = Storage(t.memory, part.reduced, "buffers")
             for kernel in policy.pack(part, summed) if part.mesh.shards else ():
                 t.launch(kernel)
@@ -206,6 +206,8 @@ class FullySharded(DataParallel):
             self.rank.emit(unit.forward, 1)
             if self.frees and group not in self.kept:
                 group.free()
+        if self.policy.staged:  # the root's hook lets the last gather's buffer go
+            group.let_through()
 
     def backward(self, stage: int, which: Callable[[Unit], Pass], last: bool) -> None:
         """A stage's backward pass; where it reduces, gradients of a layer go beside the next one's pass."""

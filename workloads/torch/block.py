@@ -204,11 +204,9 @@ class Block(Module):
         return next(found, None)
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
-        outer, t.layer = t.layer, self.index
-        t.cpu("module")
-        x = t.call([], x, lambda x: self.through(t, x, self.branches))
-        t.layer = outer
-        return x
+        with t.temporarily(layer=self.index):
+            t.cpu("module")
+            return t.call([], x, lambda x: self.through(t, x, self.branches))
 
     def through(self, t: Tape, x: Tensor, branches: Sequence[Branch]) -> Tensor:
         """The residual after some of its branches."""

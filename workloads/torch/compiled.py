@@ -91,11 +91,8 @@ def _as_written(t: Tape, part: Part, x: Tensor) -> Tensor:
     """A part that is not compiled; torchao converts linear layers alone."""
     if not isinstance(part, MixtureOfExperts):
         return part.forward(t, x)
-    products, t.products = t.products, ""
-    t.compiles = True
-    y = part.forward(t, x)
-    t.products, t.compiles = products, False
-    return y
+    with t.temporarily(products="", compiles=True):
+        return part.forward(t, x)
 
 
 def _compiled(
