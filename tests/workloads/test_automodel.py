@@ -135,6 +135,8 @@ def test_a_dense_model_is_sharded_as_around_plain_modules(tied: bool) -> None:
     beyond = sent(modules, "all_gather")[0] - sent(layers, "all_gather")[0]
     assert beyond == 2 * LAYER * 3
     assert sent(layers, "reduce_scatter") == sent(modules, "reduce_scatter")
+    for s in (layers, modules):  # the host's calls: one for every layer and the root
+        assert plan(s).lowered.host_operations[0]["fsdp_reduce"] == LAYERS + 1
 
 
 @pytest.mark.parametrize("vpp", [1, 2])
