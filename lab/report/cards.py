@@ -1,7 +1,8 @@
 """`python -m lab.report.cards CHECKOUT`: predicts Megatron-Bridge's verification cards by the commands that they print.
 
 A card (`examples/model_verification_cards/*/card.yaml`) has the command line of a run and its mean step. CHECKOUT is
-that repository; each command becomes one `prestep run` on the recipe's own function. `--old ROWS` compares.
+that repository; each command becomes one `prestep run` on the recipe's own function, in the layout and batch that the
+card says the run had: recipes change after a run. `--old ROWS` compares.
 """
 
 from __future__ import annotations
@@ -44,6 +45,14 @@ ARGUMENTS = {
             "expert_tensor_parallel_size",
         )
     },
+}
+#: Degrees of parallelism in a card's words.
+DEGREES = {
+    "TP": "tensor_model",
+    "PP": "pipeline_model",
+    "CP": "context",
+    "EP": "expert_model",
+    "ETP": "expert_tensor",
 }
 #: What `--deterministic` sets (megatron/bridge/recipes/utils/determinism_utils.py).
 DETERMINISTIC = {
@@ -103,14 +112,47 @@ def items(
 def cards(checkout: Path) -> Iterator[Row]:
     """The rows of all cards."""
     for card in sorted(checkout.glob("examples/model_verification_cards/*/card.yaml")):
-        for path, item in items(yaml.safe_load(card.read_text())["items"]):
+        tree = yaml.safe_load(card.read_text())["items"]
+        words = {
+            path: str(item.get("expected_result", "")) for path, item in items(tree)
+        }
+        for path, item in items(tree):
             name = f"{card.parent.name} {path}"
             system = next(part for part in path.split(".") if part in CLUSTERS)
-            arguments = command_of(checkout, item["command"], system)
+            # A run that was resumed has the layout of the one before.
+            before = words.get(f"{item.get('depends_on')}.{system}", "")
+            said = layout_of(before) | layout_of(words[path])
+            arguments = command_of(checkout, item["command"], system, said)
             yield Row(name, item["metrics"][MEASURED] / 1e3, arguments)
 
 
-def command_of(checkout: Path, command: str, system: str) -> list[str]:
+def layout_of(text: str) -> dict[str, str]:
+    """Degrees and batch that a card's words say, by the recipe's keys.
+
+    Examples
+    --------
+    >>> layout_of("with TP1/PP2/CP1/EP8/ETP1, DP8, SP off, GBS/MBS 512/1")["train.global_batch_size"]
+    '512'
+    """
+    keys: dict[str, str] = {}
+    for axis, key in DEGREES.items():
+        if found := re.search(rf"(?<![A-Z]){axis}(\d+)", text):
+            keys[f"model.{key}_parallel_size"] = found[1]
+    if found := re.search(r"\bSP (on|off)\b", text):
+        keys["model.sequence_parallel"] = str(found[1] == "on").lower()
+    both = re.search(r"GBS/MBS\s+([\d,]+)/(\d+)", text)
+    either = re.search(r"MBS(\d+)/GBS([\d,]+)", text)
+    batch = both.groups() if both else either.groups()[::-1] if either else ()
+    for key, number in zip(("global", "micro"), batch, strict=False):
+        keys[f"train.{key}_batch_size"] = number.replace(",", "")
+    if keys.get("model.tensor_model_parallel_size") == "1":
+        keys.setdefault("model.sequence_parallel", "false")
+    return keys
+
+
+def command_of(
+    checkout: Path, command: str, system: str, layout: Mapping[str, str]
+) -> list[str]:
     """Arguments of `prestep run` for a command of scripts/training/train.sh."""
     words = shlex.split(command.replace("\n", " "))
     said = {
@@ -136,6 +178,7 @@ def command_of(checkout: Path, command: str, system: str) -> list[str]:
         for word in words
         if "=" in word and not word.startswith("--") and not IDLE.match(word)
     )
+    keys = {**layout, **keys}
     cluster, each = CLUSTERS[system]
     nodes, gpus = int(said["nodes"]), int(said["gpus_per_node"])
     made = [str(file), "--function", function, "--cluster", cluster]
