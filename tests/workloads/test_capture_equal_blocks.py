@@ -10,8 +10,12 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.workloads.test_capture_equal import (
+    DEEPSEEK,
     GPT,
     MODEL,
+    PROGRAM,
+    TRANSFORMERS,
+    latent,
     plain,
     precise,
     recorded,
@@ -148,6 +152,44 @@ CONVOLUTION: Changes = (
     ),
     ("self.o(a.transpose(1, 2).reshape(BATCH, LENGTH, -1))", "self.mixer(h)"),
 )
+#: A gate of the expert that sees every token (Qwen3-Next).
+SHARED_GATE: Changes = (
+    (
+        "linear(HIDDEN, INNER), linear(HIDDEN, INNER), linear(INNER, HIDDEN)",
+        "linear(HIDDEN, INNER), linear(HIDDEN, INNER), linear(INNER, HIDDEN)\n        self.share = linear(HIDDEN, 1)",
+    ),
+    (
+        "        y = y + self.w2(F.silu(self.w1(t)) * self.w3(t))",
+        "        seen = self.w2(F.silu(self.w1(t)) * self.w3(t))\n        y = y + F.sigmoid(self.share(t)) * seen",
+    ),
+)
+#: gpt-oss's attention in transformers, between the projections of another decoder.
+SINKS: Changes = (
+    (
+        "class Layer(nn.Module):",
+        "from transformers.models.gpt_oss.modeling_gpt_oss import eager_attention_forward\n"
+        "class Sinks(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.weight = nn.Parameter(torch.zeros(HEADS))\n"
+        "    def reshape(self, *shape):\n"
+        "        return self.weight.reshape(*shape)\n"
+        "class Layer(nn.Module):",
+    ),
+    (
+        "        self.o, self.between = linear(HEADS * WIDTH, HIDDEN), Scaled()",
+        "        self.o, self.sinks, self.between = linear(HEADS * WIDTH, HIDDEN), Sinks(), Scaled()\n"
+        '        self.register_buffer("hidden", torch.zeros(1, 1, LENGTH, LENGTH))\n'
+        "        self.num_key_value_groups = HEADS // GROUPS",
+    ),
+    (
+        "        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)",
+        "        a, _ = eager_attention_forward(self, q, k, v, self.hidden, WIDTH**-0.5)",
+    ),
+    ("a.transpose(1, 2).reshape(", "a.reshape("),
+)
+#: A batch of one sample, whose dimension no stride counts in.
+ONE: Changes = (("= 2, 64, 256", "= 1, 64, 256"),)
 PERCEPTRON = """
 import torch
 from torch import nn
@@ -177,6 +219,10 @@ def changed(program: str, changes: Changes) -> str:
 
 def model(**keys: Any) -> dict[str, Any]:
     return {"model": {k: v for k, v in (MODEL | keys).items() if v is not None}}
+
+
+def single() -> dict[str, Any]:
+    return {"training": {"micro_batch": 1, "global_batch": 1}}
 
 
 def adapted(targets: list[str], dropout: float) -> str:
@@ -246,6 +292,16 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
     "gated convolutions": (
         changed(plain(), CONVOLUTION),
         model(layers=None, layer_pattern="C-C-"),
+    ),
+    "a gate of the shared expert": (
+        changed(latent(), SHARED_GATE),
+        {"model": DEEPSEEK | {"shared_gate": True}},
+    ),
+    "sinks": (changed(PROGRAM, SINKS), TRANSFORMERS | model(sinks=True)),
+    "one sample": (changed(PROGRAM, ONE), TRANSFORMERS | single()),
+    "gated convolutions of one sample": (
+        changed(plain(), (*CONVOLUTION, *ONE)),
+        model(layers=None, layer_pattern="C-C-") | single(),
     ),
 } | {
     name: (

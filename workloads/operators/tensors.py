@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from math import prod
@@ -51,6 +51,15 @@ def read_by(operation: Operation) -> tuple[Operand, ...]:
 def strides_of(operand: Operand) -> tuple[int, ...]:
     """Strides, also of a contiguous tensor."""
     return operand.strides or contiguous(operand.shape)
+
+
+def in_order(shape: tuple[int, ...], strides: Sequence[int]) -> bool:
+    """Whether elements lie in their order; the stride of a dimension of one element does not count."""
+    own = contiguous(shape)
+    if tuple(strides) == own or 1 not in shape:
+        return tuple(strides) == own
+    steps = zip(shape, strides, own, strict=True)
+    return all(size == 1 or one == other for size, one, other in steps)
 
 
 @lru_cache(maxsize=4096)

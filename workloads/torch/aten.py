@@ -18,7 +18,7 @@ from prestep.workloads.operators.embeddings import embedded, embedding_gradient
 from prestep.workloads.operators.losses import picked, softmax, softmax_backward, spread
 from prestep.workloads.operators.pointwise import elementwise
 from prestep.workloads.operators.reductions import reduction
-from prestep.workloads.operators.tensors import contiguous, view_strides
+from prestep.workloads.operators.tensors import contiguous, in_order, view_strides
 from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def view(x: Tensor, shape: tuple[int, ...], strides: Sequence[int]) -> Tensor:
     """The same memory in another shape and order, without history."""
     y = Tensor(x.storage, shape, x.itemsize)
     y.offset, y.dtype, y.is_view = x.offset, x.dtype, True
-    y.strides = () if tuple(strides) == contiguous(shape) else tuple(strides)
+    y.strides = () if in_order(shape, strides) else tuple(strides)
     return y
 
 
@@ -140,7 +140,7 @@ def reshape(t: Tape, x: Tensor, *shape: int) -> Tensor:
 def part(t: Tape, x: Tensor, begin: int, end: int = LAST) -> Tensor:
     """``x[..., begin:end]``: backward writes the gradient among zeros."""
     shape, itemsize, last = x.shape, x.itemsize, len(x.shape) - 1
-    width = min(end, shape[-1]) - begin
+    width = (end + shape[-1] if end < 0 else min(end, shape[-1])) - begin
 
     def backward(g: Tensor) -> Grads:
         arguments, y = (g, shape, last, begin, end, 1), t.empty(shape, itemsize)
@@ -368,8 +368,8 @@ def joined(t: Tape, parts: Sequence[Tensor], shape: tuple[int, ...], at: int) ->
 # -- rows -------------------------------------------------------------------------------------------
 def sum_to(t: Tape, g: Tensor, shape: tuple[int, ...]) -> Tensor:
     """A gradient added up over the dimensions along which an operand was repeated."""
-    own = (1,) * (len(g.shape) - len(shape)) + shape
-    repeated = tuple(at for at, size in enumerate(own) if size != g.shape[at])
+    own = (1,) * (lead := len(g.shape) - len(shape)) + shape
+    repeated = tuple(i for i, n in enumerate(own) if i < lead or n != g.shape[i])
     if repeated:
         y, arguments = t.empty(own, g.itemsize), (g, repeated, True)
         g = call(t, reduction, "sum.dim_IntList", arguments, y)

@@ -87,15 +87,25 @@ def attention(
     window: int = 0,
     causal: bool = True,
     mask: Tensor | None = None,
+    sinks: Tensor | None = None,
 ) -> Tensor:
     """Attention over this rank's heads; ranks that exchange heads for tokens have all tokens meanwhile.
 
     `window`: tokens that a query looks back, 0: all; `mask`: what is added to the scores, in place of a causal kernel.
     """
-    if t.heads is None:
-        return _attention(t, q, k, v, window, causal and mask is None, mask)
-    q, k, v = (torch_context.to_heads(t, x, t.heads) for x in (q, k, v))
-    return torch_context.to_tokens(t, _attention(t, q, k, v, window, causal), t.heads)
+    if t.heads is not None:
+        q, k, v = (torch_context.to_heads(t, x, t.heads) for x in (q, k, v))
+        y = _attention(t, q, k, v, window, causal)
+        y = torch_context.to_tokens(t, y, t.heads)
+    elif sinks is not None and t.written_out and not _is_flash2(t):
+        return attention_kernels.with_sinks(t, q, k, v, sinks)
+    else:
+        y = _attention(t, q, k, v, window, causal and mask is None, mask)
+    return y if sinks is None else with_sinks(t, y, sinks)
+
+
+def _is_flash2(t: Tape) -> bool:
+    return t.choices is not None and t.choices.attention == "flash2"
 
 
 def _attention(
@@ -111,8 +121,7 @@ def _attention(
     if heads_last(t):
         return triton_attention(t, q, k, v)
     tokens = t.documents(q.shape[0], q.shape[2])[1]
-    flash2 = t.choices is not None and t.choices.attention == "flash2"
-    if 0 < window < tokens and t.ring is None and not flash2:
+    if 0 < window < tokens and t.ring is None and not _is_flash2(t):
         # No kernel behind scaled_dot_product_attention has windows; FlashAttention's own library has.
         mask, window, causal = attention_kernels.window_mask(t, tokens), 0, False
     if t.plain and k.shape[1] != q.shape[1]:  # memory-efficient attention: no groups
@@ -156,7 +165,7 @@ class _Attention:
         causal: bool,
         mask: Tensor | None = None,
     ) -> _Attention:
-        flash2 = t.choices is not None and t.choices.attention == "flash2"
+        flash2 = _is_flash2(t)
         # FlashAttention takes no mask, and memory-efficient attention one for every head.
         plain = t.plain or (flash2 and mask is not None)
         backend = EFFICIENT if plain else "flash" if flash2 else "cudnn"

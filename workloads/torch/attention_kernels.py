@@ -61,6 +61,31 @@ def window_mask(t: Tape, tokens: int) -> Tensor:
     return hidden_keys(t, seen)
 
 
+def with_sinks(t: Tape, q: Tensor, k: Tensor, v: Tensor, sinks: Tensor) -> Tensor:
+    """Attention as transformers writes gpt-oss's: a learned score of each head lies beside those of the keys.
+
+    Its mask hides what is outside a window, too (models/gpt_oss/modeling_gpt_oss.py, eager_attention_forward).
+    """
+    batch, heads, tokens, width = q.shape
+    k, v = (for_every_head(t, x, heads) for x in (k, v))
+    scores = matmul(t, q, aten.transpose(t, k, 2, 3))
+    del q, k
+    scores = aten.mul_number(t, scores, width**-0.5)
+    hidden = t.table("hidden", (1, 1, tokens, tokens), scores.itemsize)
+    y = aten.over(t, "add.Tensor", scores, hidden)
+    scores = t.apply(y, [scores], lambda g: [g])
+    del y
+    row = aten.reshape(t, sinks, 1, heads, 1, 1)
+    t.cpu("view")
+    own = aten.view(row, (batch, heads, tokens, 1), (0, 1, 0, 1))
+    own = t.apply(own, [row], lambda g: [aten.sum_to(t, g, (1, heads, 1, 1))])
+    scores = aten.cat(t, [scores, own])
+    scores = aten.sub(t, scores, indexing.highest(t, scores))
+    shares = indexing.softmax(t, scores)
+    del scores
+    return matmul(t, aten.part(t, shares, 0, -1), v)
+
+
 def kernel_of(t: Tape, q: Tensor, k: Tensor, v: Tensor, way: str) -> Kernel:
     """Its kernel of a pass, whose products leave out what is masked: half; backward five of them, forward two."""
     heads, width = q.shape[1], q.shape[-1]

@@ -21,7 +21,6 @@ from prestep.workloads.torch.attention import (
     merge_heads,
     rope,
     split_joined,
-    with_sinks,
 )
 from prestep.workloads.torch.modules import FeedForward, Linear, Module
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -98,10 +97,7 @@ class Attention(Module):
             q = liger.rope(t, q, k)
         elif self.rotary:
             q, k = rope(t, q), rope(t, k)
-        o = attention(t, q, k, v, self.window)
-        if self.sinks is not None:
-            o = with_sinks(t, o, self.sinks)
-        o = merge_heads(t, o)
+        o = merge_heads(t, attention(t, q, k, v, self.window, sinks=self.sinks))
         for each in gate:
             o = aten.mul(t, o, aten.activation(t, "sigmoid", each))
         del gate

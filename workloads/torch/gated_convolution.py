@@ -55,7 +55,9 @@ class GatedConvolution(ConvolutionWeights):
         def join(gradients: list[Tensor]) -> Tensor:
             whole = aten.joined(t, gradients, (batch, width, tokens), 1)
             turned = aten.view(whole, (batch, tokens, width), (strides[0], 1, tokens))
-            return rows(t, turned).view(batch, tokens, width)
+            y = rows(t, turned)  # of one sample a view
+            steps = tokens * width, *aten.strides_of(y)
+            return aten.view(y, (batch, tokens, width), steps)
 
         t.cpu("view", 2)
         return taken_apart(t, x, parts, join)

@@ -62,6 +62,21 @@ def softmax(t: Tape, x: Tensor, hidden: bool = False) -> Tensor:
     return t.apply(y, [x], backward)
 
 
+def highest(t: Tape, x: Tensor) -> Tensor:
+    """``x.max(-1, keepdim=True).values``: saves where they are; backward puts gradients there, among zeros."""
+    t.saves()
+    shape = x.shape
+    y, places = (t.empty((*shape[:-1], 1), n) for n in (x.itemsize, INDEX))
+    aten.call(t, kernels_of, "max.dim", (x, -1, True), y, places)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        arguments = _new_zeros(t, g, shape), -1, places, g
+        made = t.empty(shape, g.itemsize)
+        return [aten.call(t, kernels_of, "scatter.src", arguments, made)]
+
+    return t.apply(y, [x], backward)
+
+
 def index(t: Tape, x: Tensor, order: Tensor, times: int = 1) -> Tensor:
     """``x[order]`` along the first axis: saves ``order``; backward adds the rows back, which sorts them first.
 
