@@ -191,7 +191,9 @@ REFUSED = {
     **dict.fromkeys(
         ("step3p5", "mimo_v2_flash"), "windowed layers with other heads than the rest"
     ),
-    "olmo": "norms without weights",
+    **dict.fromkeys(("olmo", "nanochat"), "norms without weights"),
+    "bitnet": "norms within attention and feed-forward parts",
+    "mllama_text_model": "layers that attend to a picture",
     "rwkv": "recurrences without attention",
     "xlstm": "recurrences without attention",
     "afmoe": "gates of attention from a projection of their own",
