@@ -74,9 +74,10 @@ def filled_up(
             return seconds(kernel)
 
     def remembered(one: Kernel) -> float:
-        if one not in gpu.unfilled:
-            gpu.unfilled[one] = seconds(one)
-        return gpu.unfilled[one]
+        known = gpu.unfilled.get(one)
+        if known is None:
+            known = gpu.unfilled[one] = seconds(one)
+        return known
 
     over = axes(kernel) + further
     time = least(kernel, remembered, over)

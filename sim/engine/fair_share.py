@@ -90,8 +90,9 @@ def rates(
     if not (incidence.usage > 0).all() or not counts.all():
         return _without_empty(incidence, caps, bandwidth)
     filling = _Filling(incidence, caps, bandwidth)
-    while len(filling.growing):
-        filling.fill()
+    with np.errstate(divide="ignore", invalid="ignore"):
+        while len(filling.growing):
+            filling.fill()
     return filling.rates, filling.bound
 
 
@@ -110,9 +111,8 @@ class _Filling:
 
     def fill(self) -> None:
         """Fills until every link that is the tightest of all its activities is full, and freezes those."""
-        with np.errstate(divide="ignore", invalid="ignore"):
-            weight = np.bincount(self.link, self.usage, len(self.free))
-            level = (self.free / weight)[self.link]
+        weight = np.bincount(self.link, self.usage, len(self.free))
+        level = (self.free / weight)[self.link]
         lowest = np.minimum(np.minimum.reduceat(level, self.start), self.caps)
         full = self._full(level, lowest)
         frozen = np.logical_or.reduceat(full, self.start) | (self.caps <= lowest)
@@ -139,6 +139,9 @@ class _Filling:
 
     def _freeze(self, frozen: np.ndarray, lowest: np.ndarray) -> None:
         """Takes the frozen activities' share from the links, and then the activities out."""
+        if frozen.all():
+            self.growing = self.growing[:0]
+            return
         gone = frozen[self.activity]
         taken = self.usage[gone] * lowest[self.activity[gone]]
         self.free -= np.bincount(self.link[gone], taken, len(self.free))

@@ -112,11 +112,10 @@ class _Search:
         """One search; whether its answer is perfect."""
         steps = STEPS_SAME if target.same else STEPS
         self.budget -= steps
-        # With the same ways open and the same best, a walk that found nothing finds nothing again in as many steps.
-        walked = self.in_effect(target)
         if not self.system.limits.improvable(target, self.best, self.system.speed):
             self.time = 0
-        elif walked in self.fruitless:
+        # With the same ways open and the same best, a walk that found nothing finds nothing again in as many steps.
+        elif (walked := self.in_effect(target)) in self.fruitless:
             self.time = self.fruitless[walked]
         else:
             self.walk(target, steps, walked)
