@@ -23,6 +23,8 @@ pytestmark = pytest.mark.slow
 NAMES = (
     *("grouped keys", "biases", "experts", "latent attention, shared experts"),
     *("pictures in patches", "windows", "parts beside each other, a norm each"),
+    *("a gate of the shared expert", "norms of queries and keys", "gates of attention"),
+    *("gated GELU", "relu2", "parts beside each other"),
 )
 #: Words of the vocabulary: were there as many as a layer is wide, a capture could not tell weights from embeddings.
 SIZES = "4, 64, 512, 512", "4, 64, 512, 768"

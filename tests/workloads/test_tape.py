@@ -374,3 +374,26 @@ def test_what_is_taken_back_waits_for_nothing_and_leaves_its_waits() -> None:
     t.forget()
     again = t.launch(Kernel("aten fill", (4,)))
     assert t.program().deps[again] == (side,)
+
+
+def sums_of(parallel: bool) -> list[str]:
+    """Sums of gradients of a residual with two branches, one beside the other or one after the other."""
+    t = tape()
+    w = [t.parameter(16, name=f"w{i}") for i in range(2)]
+    x = aten.mul(t, sample(t, 8, 16, grad=True), t.parameter(16, name="first"))
+    if parallel:
+        x = aten.add(t, x, aten.add(t, *(aten.mul(t, x, each) for each in w)))
+    else:
+        for each in w:
+            x = aten.add(t, x, aten.mul(t, x, each))
+    before = t.issued
+    y = t.empty(x.shape)
+    t.backward(x, y)
+    names = t.columns.names[before:]
+    return [name for name in names if name.startswith("aten.add")]
+
+
+def test_a_gradient_that_others_wait_for_is_not_overwritten() -> None:
+    """The first branch's gradient comes while the second still waits for its own (can_accumulate_inplace)."""
+    assert sums_of(parallel=False) == ["aten.add_.Tensor"] * 2
+    assert sums_of(parallel=True) == ["aten.add.Tensor", "aten.add_.Tensor"]
