@@ -276,7 +276,7 @@ def test_adapters_are_beside_scans(target: str, places: int) -> None:
             "G-",
             {"cp": 2, "data_parallel": "fsdp"},
             {},
-            r"parallel\.cp.*not simulated yet",
+            r"parallel\.cp.*not simulated",
         ),
         ("K-", {}, {"precision": "fp32"}, r"training\.precision.*16 bits"),
     ],
