@@ -1,7 +1,7 @@
 """Causes of a slow log: what each would change in the cluster or in NCCL's settings.
 
-`CAUSES` has those that come with prestep; other distributions declare modules with a `CAUSE` in the entry point group
-`prestep.causes`.
+`CAUSES` has those that come with prestep (`causes.toml`); other distributions declare modules with a `CAUSE` in the
+entry point group `prestep.causes`.
 """
 
 from __future__ import annotations
@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from prestep.sim import plugins
+from prestep.sim import plugins, schema
+from prestep.sim.schema import Items, Number, Table, Text
 from prestep.validation.doctor import choices, faults
 from prestep.validation.doctor.host_lines import (
     far_nics,
@@ -23,6 +25,7 @@ from prestep.validation.doctor.host_lines import (
 from prestep.validation.doctor.sweep import Change, Situation
 
 GROUP = "prestep.causes"
+FILE = Path(__file__).parent / "causes.toml"
 
 
 @dataclass(frozen=True)
@@ -240,160 +243,45 @@ def _wrong_numa(here: Situation) -> Sequence[Change]:
     return (Change(text, {"nic.bandwidth": f"{rate / 1e9:.6g} GB/s"}),)
 
 
-CAUSES = {
-    "few_channels": Cause(
-        "NCCL has few channels",
-        "NCCL_MAX_NCHANNELS, NCCL_MAX_CTAS, NCCL_MIN_CTAS and the communicator's config; NCCL_DEBUG=INFO prints "
-        "`coll channels`",
-        _few_channels,
-        signs=(r"NCCL_(MAX_NCHANNELS|MAX_NRINGS|MAX_CTAS) set by environment to \d+",),
-    ),
-    "lossy_network": Cause(
-        "packets that are lost or held back",
-        "on RoCE PFC and ECN of NICs and switches (`mlnx_qos -i IFACE`, `cma_roce_tos`, NCCL_IB_TC); counters of "
-        "`ethtool -S` and hw_counters that grow during a run (out_of_sequence, rx_discards_phy); adaptive routing",
-        lambda here: (),  # nothing says what it costs: only lines show it
-        signs=(
-            r"(rx_discards_phy|out_of_sequence|packet_seq_err|local_ack_timeout_err|roce_adp_retrans)\s*:\s*[1-9]",
-            r"retry exceeded|status=12\b",
-        ),
-    ),
-    "small_frames": Cause(
-        "small frames: an MTU of 1500 on RoCE",
-        "`ibv_devinfo` (active_mtu: 4096 where the interface has 9000) on every host, and the switches' ports",
-        lambda here: (),  # nothing says what it costs: only lines show it
-        signs=(r"active_mtu:\s*(256|512|1024)\b",),
-    ),
-    "nic_missing": Cause(
-        "NICs missing, or not used",
-        "compare `NET/IB : Using` of every host (NCCL_DEBUG=INFO), NCCL_IB_HCA and `ibstat` (State: Active)",
-        _nic_missing,
-        shows=few_nics,
-        reports=1,
-    ),
-    "nic_slow": Cause(
-        "NICs at half width or a lower rate, or a plane down",
-        "on every host `ibstat` (Rate), `ethtool IFACE` (Speed) and `lspci -vv` of the NIC (LnkSta: Width, Speed; "
-        "downgraded); then nccl-tests on pairs of hosts, to find which",
-        _nic_slow,
-        signs=(r"speed degraded",),
-        shows=slow_nic,
-        reports=1,
-    ),
-    "no_gpudirect": Cause(
-        "no GPUDirect RDMA",
-        "NCCL_DEBUG=INFO: connections should end in /GDRDMA; load nvidia-peermem (which NCCL sees from 2.23.4 on) "
-        "or use DMA-BUF, switch ACS off on the PCIe switches (in virtual machines: ATS on), and see NCCL_NET_GDR_LEVEL",
-        _no_gpudirect,
-        signs=(
-            r"via NET/IB/\d+(?!\S*GDRDMA)\S*\s*$",
-            r"GPU Direct RDMA Disabled",
-            r"NCCL_NET_GDR_(LEVEL set by environment to (LOC|0)|READ set by environment to 0)\b",
-            r"ACSCtl:\s*SrcValid\+",
-            r"disabling GDR",
-        ),
-        rules_out=(r"/GDRDMA",),
-        reports=7,
-    ),
-    "known_fault": Cause(
-        "a known fault of this version of NCCL",
-        "the thread says which version mends it, or which setting avoids it",
-        faults.changes,
-        reports=3,
-    ),
-    "pcie_narrow": Cause(
-        "PCIe at half width or a lower generation",
-        "on every host `lspci -vv` of GPUs, NICs and the switches between (LnkSta: Width, Speed), MaxReadReq, relaxed "
-        "ordering, and the NIC's MAX_ACC_OUT_READ (`mlxconfig -d DEV q`)",
-        _pcie_narrow,
-        signs=(r"LnkSta:.*downgraded",),
-    ),
-    "p2p_off": Cause(
-        "P2P between the GPUs of a host is off",
-        "NCCL_P2P_DISABLE and NCCL_P2P_LEVEL; `nvidia-smi topo -p2p r`; the fabric manager has to run where there are "
-        "NVSwitches (`systemctl status nvidia-fabricmanager`)",
-        _p2p_off,
-        signs=(
-            r"via SHM/",
-            r"NCCL_P2P_DISABLE set by environment to 1",
-            r"P2P is disabled between|Could not enable P2P",
-            r"NCCL_P2P_LEVEL set by environment to (LOC|0)\b",
-        ),
-        rules_out=(r"via P2P/",),
-        reports=1,
-    ),
-    "shared_spine": Cause(
-        "a spine that is shared or lacks bandwidth",
-        "run the same on hosts of one leaf, where it should be normal; look at the load and the lost cables of the "
-        "switches' uplinks, and whether other jobs ran",
-        lambda here: _slower("the spine", "spine"),
-    ),
-    "sharp_off": Cause(
-        "SHARP is off",
-        "NCCL_DEBUG=INFO: `NVLS multicast support is available`; NCCL_NVLS_ENABLE, NCCL_COLLNET_ENABLE; the fabric "
-        "manager, IMEX on NVL72, and the driver's support of multicast",
-        _sharp_off,
-        signs=(
-            r"NVLS multicast support is not available|Failed to bind NVLink SHARP",
-            r"nvidia-fabricmanager.*(inactive|failed)",
-            r"NCCL_NVLS_ENABLE set by environment to 0",
-            r"NCCL_COLLNET_ENABLE set by environment to 0",
-        ),
-        reports=2,
-    ),
-    "slow_host": Cause(
-        "a slow host",
-        "nccl-tests on pairs of hosts, to find which; then its NICs' rates, PCIe and BIOS (NPS, power)",
-        _slow_host,
-    ),
-    "slow_rail": Cause(
-        "a slow rail, or one that is down",
-        "run nccl-tests on each rail alone (NCCL_IB_HCA=mlx5_N on every host); look at the errors and pauses of the "
-        "rail's switch",
-        _slow_rail,
-    ),
-    "tcp_fallback": Cause(
-        "TCP sockets instead of RDMA",
-        "look for `Using network` in NCCL_DEBUG=INFO; NCCL_IB_DISABLE, NCCL_NET, the network plug-in "
-        "(libnccl-net.so) in the container, /dev/infiniband in it, and `ulimit -l`",
-        _tcp_fallback,
-        signs=(
-            r"[Uu]sing network Socket",
-            r"NET/Socket : Using|Failed to open libibverbs",
-            r"via NET/Socket",
-            r"NCCL_IB_DISABLE set by environment to 1",
-            r"NCCL_NET set by environment to Socket",
-            r"Selected [Pp]rovider is (tcp|sockets|udp)",
-        ),
-        rules_out=(
-            r"via NET/(IB|AWS|OFI|Libfabric)",
-            r"Using network (IB|AWS|OFI|Libf)",
-        ),
-        reports=4,
-    ),
-    "throttled": Cause(
-        "throttled GPUs: heat, or a power brake",
-        "`nvidia-smi -q -d CLOCK,PERFORMANCE,POWER` on every host under load: slowdown reasons, SM clock",
-        _throttled,
-        signs=(
-            r"(HW Slowdown|Thermal Slowdown|Power Brake Slowdown|Power Brake)\s*:\s*Active",
-        ),
-    ),
-    "wrong_choice": Cause(
-        "another algorithm or protocol than NCCL's own choice",
-        "NCCL_ALGO, NCCL_PROTO, a tuner plug-in (NCCL_TUNER_PLUGIN) or its file; NCCL_DEBUG=INFO with "
-        "NCCL_DEBUG_SUBSYS=INIT,TUNING prints what is chosen",
-        _wrong_choice,
-        signs=(r"NCCL_(ALGO|PROTO) set by environment to",),
-        shows=choices.differs,
-    ),
-    "wrong_numa": Cause(
-        "a wrong NUMA or NPS setting",
-        "`nvidia-smi topo -m`: every GPU needs a NIC at PIX or PXB; the BIOS should say NPS1 (or what the vendor "
-        "says); bind ranks to the socket of their GPU (numactl, --cpu-bind), and give NCCL_TOPO_FILE in virtual "
-        "machines",
-        _wrong_numa,
-        shows=far_nics,
-        reports=1,
-    ),
+#: What each cause would change; of those that are not here nothing says what it costs: only lines show them.
+_CHANGES: dict[str, Callable[[Situation], Sequence[Change]]] = {
+    "few_channels": _few_channels,
+    "nic_missing": _nic_missing,
+    "nic_slow": _nic_slow,
+    "no_gpudirect": _no_gpudirect,
+    "known_fault": faults.changes,
+    "pcie_narrow": _pcie_narrow,
+    "p2p_off": _p2p_off,
+    "shared_spine": lambda here: _slower("the spine", "spine"),
+    "sharp_off": _sharp_off,
+    "slow_host": _slow_host,
+    "slow_rail": _slow_rail,
+    "tcp_fallback": _tcp_fallback,
+    "throttled": _throttled,
+    "wrong_choice": _wrong_choice,
+    "wrong_numa": _wrong_numa,
 }
+_SHOWS = {
+    "nic_missing": few_nics,
+    "nic_slow": slow_nic,
+    "wrong_choice": choices.differs,
+    "wrong_numa": far_nics,
+}
+_ROW = Table(
+    {
+        **dict.fromkeys(("title", "check"), Text()),
+        **dict.fromkeys(("signs", "rules_out"), Items(Text())),
+        "reports": Number(low=1, whole=True),
+    },
+    needed=("title", "check"),
+)
+
+
+def _cause(name: str, row: dict[str, Any]) -> Cause:
+    """A cause of `causes.toml`, with what it would change."""
+    lists = {key: tuple(row.pop(key, ())) for key in ("signs", "rules_out")}
+    changes = _CHANGES.get(name, lambda here: ())
+    return Cause(changes=changes, shows=_SHOWS.get(name), **lists, **row)
+
+
+CAUSES = {name: _cause(name, row) for name, row in schema.rows(FILE, _ROW).items()}
