@@ -279,9 +279,9 @@ _ROW = Table(
 
 def _cause(name: str, row: dict[str, Any]) -> Cause:
     """A cause of `causes.toml`, with what it would change."""
-    lists = {key: tuple(row.pop(key, ())) for key in ("signs", "rules_out")}
+    row |= {key: tuple(row.get(key, ())) for key in ("signs", "rules_out")}
     changes = _CHANGES.get(name, lambda here: ())
-    return Cause(changes=changes, shows=_SHOWS.get(name), **lists, **row)
+    return Cause(changes=changes, shows=_SHOWS.get(name), **row)
 
 
 CAUSES = {name: _cause(name, row) for name, row in schema.rows(FILE, _ROW).items()}

@@ -1,20 +1,37 @@
 """Families of a Hugging Face config.json: how the keys of each are ours.
 
-A file of this package has `FAMILIES`, by model_type; what layers of others have that is not simulated is in its
-`REFUSED`, by model_type too. An installed distribution adds files by entry points of the group `prestep.families`.
+`families.toml` has them by model_type, with readers of this package's files for what a table cannot say; `refused.toml`
+says what layers of others have that is not simulated. An installed distribution adds files with `FAMILIES`, or
+`REFUSED`, by entry points of the group `prestep.families`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache, partial
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from prestep.sim import plugins
+from prestep.sim import plugins, schema
 from prestep.sim.errors import InputError, unknown
+from prestep.sim.schema import Anything, Items, Named, Switch, Table, Text
 
 PACKAGE = __name__
+FILE, REFUSED = (
+    Path(__file__).parent / f"{name}.toml" for name in ("families", "refused")
+)
+_ROW = Table(
+    {
+        **dict.fromkeys(("also", "lacks", "readers"), Items(Text())),
+        **dict.fromkeys(("sizes", "taken", "switches", "refused"), Named(Text())),
+        **dict.fromkeys(("has", "usual"), Named(Anything())),
+        "routed": Items(Anything()),
+        "strict": Switch(),
+    },
+    needed=("readers",),
+)
 #: What the sizes of a model are called in most files.
 LLAMA = {
     "hidden": "hidden_size",
@@ -23,8 +40,6 @@ LLAMA = {
     "ffn": "intermediate_size",
     "vocab": "vocab_size",
 }
-#: The same of a hybrid, whose layers its pattern has.
-HYBRID = {ours: theirs for ours, theirs in LLAMA.items() if ours != "layers"}
 #: Kinds of layers in lists of them.
 FULL, SLIDING = "full_attention", "sliding_attention"
 
@@ -62,35 +77,77 @@ class Family:
 
 def families() -> dict[str, Family]:
     """All that are read, by model_type."""
-    return {name: one for m in _modules() for name, one in m.FAMILIES.items()}
+    others = (getattr(m, "FAMILIES", {}) for m in _modules())
+    return _own() | {name: one for each in others for name, one in each.items()}
 
 
 def refused() -> dict[str, str]:
     """Those that are not read, with what their layers have that is not simulated."""
-    of_modules = (getattr(m, "REFUSED", {}) for m in _modules())
-    return {name: why for each in of_modules for name, why in each.items()}
+    others = (getattr(m, "REFUSED", {}) for m in _modules())
+    own = schema.read(REFUSED, Named(Text()))
+    return own | {name: why for each in others for name, why in each.items()}
 
 
 def _modules() -> Iterator[ModuleType]:
-    return map(plugins.imported_plugin, plugins.plugins_of(PACKAGE).values())
+    """Files that other distributions add."""
+    each = plugins.plugins_of(PACKAGE).values()
+    return (plugins.imported_plugin(one) for one in each if one.entry is not None)
 
 
-def made_of(*readers: Reader, **keys: Any) -> Reader:
-    """What readers make of a file, one after the other, and keys that all models of a family have.
+@cache
+def _own() -> dict[str, Family]:
+    """Those of `families.toml`."""
+    rows = schema.rows(FILE, _ROW)
+    each = {name: _family(row) for name, row in rows.items()}
+    return {
+        kind: each[name]
+        for name, row in rows.items()
+        for kind in (name, *row.get("also", ()))
+    }
 
-    Examples
-    --------
-    >>> made_of(window, norms="behind")({"sliding_window": 8, "layer_types": [SLIDING]}, "")
-    {'window': 8, 'window_every': None, 'norms': 'behind'}
-    """
 
-    def read(config: Config, where: str) -> Config:
-        made = Config()
-        for reader in readers:
-            made |= reader(config, where)
-        return made | keys
+def _family(row: Config) -> Family:
+    """What a row says, whose readers may be of this file or of others."""
+    sizes = LLAMA | row.get("sizes", {})
+    names = {
+        ours: theirs
+        for ours, theirs in sizes.items()
+        if ours not in row.get("lacks", ())
+    }
+    readers = [_reader(name) for name in row["readers"]]
+    if "routed" in row:
+        readers.append(routed(*row["routed"]))
+    return Family(
+        names,
+        partial(_read, row, readers),
+        row.get("usual", {}),
+        row.get("strict", False),
+    )
 
-    return read
+
+def _reader(name: str) -> Reader:
+    file, _, function = name.rpartition(".")
+    reader: Reader = (
+        plugins.load_function(PACKAGE, file, function) if file else globals()[function]
+    )
+    return reader
+
+
+def _read(row: Config, readers: Sequence[Reader], config: Config, where: str) -> Config:
+    """Our keys of a file: of its family's readers one after the other, and those that its row says."""
+    for key, what in row.get("refused", {}).items():
+        if config.get(key):
+            expected = f"false: {what} are not modelled"
+            raise InputError.of(where, key, "true", expected)
+    made = Config()
+    for reader in readers:
+        made |= reader(config, where)
+    for ours, theirs in row.get("taken", {}).items():
+        made[ours] = config.get(theirs)
+    for ours, theirs in row.get("switches", {}).items():
+        made[ours] = bool(config.get(theirs))
+    made |= row.get("has", {})
+    return made
 
 
 def activation(name: object, where: str, key: str) -> str:
@@ -151,3 +208,23 @@ def as_wide(config: Config, key: str, width: int | None, where: str) -> int | No
         expected = f"a multiple of an expert's width, {width}"
         raise InputError.of(where, key, str(inner), expected)
     return int(inner // width) or None
+
+
+def experts_of(config: Config, experts: str, **others: str) -> Config:
+    """Experts by the names of a family: their number, and how many a token sees; ``others``: ours to theirs."""
+    names = {"experts": experts, "experts_per_token": "num_experts_per_tok", **others}
+    return {ours: config.get(theirs) or None for ours, theirs in names.items()}
+
+
+def routed(experts: str, shared: str = "", dense: int | None = None) -> Reader:
+    """Experts by the names of a family; ``dense``: first layers without them where the file says nothing."""
+
+    def read(config: Config, where: str) -> Config:
+        others = {"shared_experts": shared} if shared else {}
+        made = experts_of(config, experts, **others)
+        made["moe_ffn"] = config.get("moe_intermediate_size")
+        if dense is not None:
+            made["dense_layers"] = dense_layers(config, where, dense)
+        return made
+
+    return read

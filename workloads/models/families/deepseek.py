@@ -5,8 +5,8 @@ Source: transformers, models/{deepseek_v2,deepseek_v3,deepseek_v32,glm_moe_dsa}/
 
 from __future__ import annotations
 
-from prestep.workloads.models.families import LLAMA, Config, Family, made_of
-from prestep.workloads.models.families.llama import experts_of, llama, routed
+from prestep.workloads.models.families import Config, experts_of
+from prestep.workloads.models.families.llama import llama
 from prestep.workloads.models.indexed import pattern_of
 
 
@@ -21,7 +21,8 @@ def latent(config: Config) -> Config:
     }
 
 
-def _deepseek(config: Config, where: str) -> Config:
+def deepseek(config: Config, where: str) -> Config:
+    """Latent attention, and experts where there are any."""
     made = llama(config, where) | {"kv_heads": None} | latent(config)
     if not config.get("n_routed_experts"):
         return made
@@ -35,7 +36,7 @@ def _deepseek(config: Config, where: str) -> Config:
     }
 
 
-def _indexer(config: Config, where: str) -> Config:
+def indexer(config: Config, where: str) -> Config:
     """The indexer of sparse attention, and which layers have one (GlmMoeDsaConfig; DeepSeek's all have)."""
     kinds = config.get("indexer_types") or config.get("index_topk_pattern") or ()
     every = max(config.get("index_topk_freq") or 1, 1)
@@ -47,19 +48,3 @@ def _indexer(config: Config, where: str) -> Config:
         "index_topk": config.get("index_topk", 2048),
         "index_pattern": pattern or None,
     }
-
-
-_EXPERTS = "n_routed_experts", "n_shared_experts"
-_SPARSE = made_of(_deepseek, routed(*_EXPERTS, 3), _indexer)
-_LITE = made_of(_deepseek, routed(*_EXPERTS, 1))
-_CORRECTED = {"topk_method": "noaux_tc"}
-FAMILIES = {
-    # Without experts, or with a router that nothing corrects.
-    **dict.fromkeys(
-        ("deepseek_v2", "youtu", "minicpm3", "mistral4"), Family(LLAMA, _deepseek)
-    ),
-    "glm4_moe_lite": Family(LLAMA, _LITE, _CORRECTED),
-    **dict.fromkeys(("deepseek_v3", "kimi_k2"), Family(LLAMA, _deepseek, _CORRECTED)),
-    "deepseek_v32": Family(LLAMA, _SPARSE, _CORRECTED | {"index_n_heads": 64}),
-    "glm_moe_dsa": Family(LLAMA, _SPARSE, _CORRECTED | {"index_n_heads": 32}),
-}

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.workloads.models.compressed import HEAVY, INDEXED, RATIOS, WINDOW
-from prestep.workloads.models.families import LLAMA, Config, Family
+from prestep.workloads.models.families import Config
 
-NAMES = {**LLAMA, "ffn": "moe_intermediate_size"}
 #: Our key and theirs, of what is taken as it is.
 _PLAIN = {
     "kv_heads": "num_key_value_heads",
@@ -98,6 +97,3 @@ def _hashed(config: Config, where: str) -> int:
         expected = "hash_moe in the first layers only"
         raise InputError.of(where, "mlp_layer_types", "hash_moe later", expected)
     return count
-
-
-FAMILIES = {"deepseek_v4": Family(NAMES, deepseek_v4, strict=True)}

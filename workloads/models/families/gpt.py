@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 from prestep.sim.errors import InputError
-from prestep.workloads.models.families import LLAMA, Config, Family, activation
+from prestep.workloads.models.families import Config, activation
 
 
 def _plain(
@@ -29,7 +29,8 @@ def _plain(
     }
 
 
-def _gpt2(config: Config, where: str) -> Config:
+def gpt2(config: Config, where: str) -> Config:
+    """Learned positions."""
     made, inner = (
         _plain(config, where, config.get("n_embd"), act=_ACT),
         config.get("n_inner"),
@@ -37,12 +38,14 @@ def _gpt2(config: Config, where: str) -> Config:
     return made | {"positions": "learned"} | ({"ffn": inner} if inner else {})
 
 
-def _bloom(config: Config, where: str) -> Config:
+def bloom(config: Config, where: str) -> Config:
+    """Biases by distance, and a norm behind the embedding."""
     made = _plain(config, where, config.get("hidden_size"))
     return made | {"positions": "alibi", "embedding_norm": True}
 
 
-def _mpt(config: Config, where: str) -> Config:
+def mpt(config: Config, where: str) -> Config:
+    """A width in multiples, and biases where the file does not take them away."""
     width, ratio = config.get("d_model"), config.get("expansion_ratio", 4)
     attention = config.get("attn_config") or {}
     alibi, bias = bool(attention.get("alibi", False)), not config.get("no_bias", True)
@@ -55,7 +58,7 @@ def _mpt(config: Config, where: str) -> Config:
     }
 
 
-def _falcon(config: Config, where: str) -> Config:
+def falcon(config: Config, where: str) -> Config:
     """7B has one norm for both parts and one head of keys, 40B a norm for each and groups, RW-1B no parallel parts."""
     new = bool(config.get("new_decoder_architecture"))
     beside = new or config["parallel_attn"]
@@ -73,32 +76,26 @@ def _falcon(config: Config, where: str) -> Config:
     }
 
 
-def _gpt_neox(config: Config, where: str) -> Config:
+def gpt_neox(config: Config, where: str) -> Config:
+    """Parts beside each other."""
     biased = bool(config["attention_bias"])
     made = _plain(config, where, None, act="hidden_act", tied=False)
     beside = {"parallel_parts": config["use_parallel_residual"] or None}
     return made | beside | {"qkv_bias": biased, "out_bias": biased}
 
 
-def _gptj(config: Config, where: str) -> Config:
-    """Feed-forward part and head have biases, attention has none; both parts are behind one norm."""
-    beside = {"parallel_parts": True, "norms": "shared", "positions": "rope"}
-    plain = {"qkv_bias": False, "out_bias": False, "head_bias": True}
-    untied = {"tied_embeddings": config.get("tie_word_embeddings", False)}
-    return _gpt2(config, where) | beside | plain | untied
+def single(config: Config, where: str) -> Config:
+    """StarCoder's one head of keys."""
+    return {"kv_heads": 1 if config["multi_query"] else None}
 
 
-def _bigcode(config: Config, where: str) -> Config:
-    return _gpt2(config, where) | {"kv_heads": 1 if config["multi_query"] else None}
+def starcoder2(config: Config, where: str) -> Config:
+    """The activation under another key than GPT-2's."""
+    return _plain(config, where, None, act="hidden_act")
 
 
-def _starcoder2(config: Config, where: str) -> Config:
-    grouped = {"kv_heads": config.get("num_key_value_heads")}
-    made = _plain(config, where, None, act="hidden_act") | grouped
-    return made | {"bias": bool(config["use_bias"])}
-
-
-def _opt(config: Config, where: str) -> Config:
+def opt(config: Config, where: str) -> Config:
+    """Learned positions, with two more rows."""
     if config.get("word_embed_proj_dim") not in (None, config.get("hidden_size")):
         expected = "as hidden_size: projections of words are not modelled"
         found = str(config["word_embed_proj_dim"])
@@ -109,32 +106,3 @@ def _opt(config: Config, where: str) -> Config:
 
 
 _ACT = "activation_function"
-_NEW = {_ACT: "gelu_new"}
-_OPT = {_ACT: "relu", "max_position_embeddings": 2048}
-_STARCODER = {"hidden_act": "gelu_pytorch_tanh", "use_bias": True}
-_GPT = {"hidden": "n_embd", "layers": "n_layer", "heads": "n_head"}
-_GPT2 = _GPT | {"vocab": "vocab_size", "max_positions": "n_positions"}
-_FALCON = {"multi_query": True, "parallel_attn": True, "activation": "gelu"}
-_NEOX = {"use_parallel_residual": True, "attention_bias": True, "hidden_act": "gelu"}
-_WIDTH = {"hidden": "hidden_size", "vocab": "vocab_size"}
-FAMILIES = {
-    "gpt2": Family(_GPT2, _gpt2, _NEW),
-    "gpt_bigcode": Family(_GPT2, _bigcode, _NEW | {"multi_query": True}),
-    **dict.fromkeys(
-        ("gptj", "codegen"), Family(_GPT | {"vocab": "vocab_size"}, _gptj, _NEW)
-    ),
-    "starcoder2": Family(LLAMA, _starcoder2, _STARCODER),
-    "opt": Family(LLAMA | {"ffn": "ffn_dim"}, _opt, _OPT),
-    "bloom": Family(_WIDTH | {"layers": "n_layer", "heads": "n_head"}, _bloom),
-    "mpt": Family(
-        {"hidden": "d_model", "layers": "n_layers", "heads": "n_heads"}
-        | {"vocab": "vocab_size"},
-        _mpt,
-    ),
-    "falcon": Family(
-        {ours: theirs for ours, theirs in LLAMA.items() if ours != "ffn"},
-        _falcon,
-        _FALCON,
-    ),
-    "gpt_neox": Family(LLAMA, _gpt_neox, _NEOX),
-}

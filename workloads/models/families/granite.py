@@ -7,15 +7,10 @@ from __future__ import annotations
 
 from prestep.workloads.models.families import (
     FULL,
-    HYBRID,
-    LLAMA,
     Config,
-    Family,
     as_wide,
     layer_pattern,
-    made_of,
 )
-from prestep.workloads.models.families.llama import llama, routed
 from prestep.workloads.models.hybrid import ATTENTION, EXPERTS, FEED_FORWARD, MAMBA
 
 #: Kinds of layers, and what transformers 5 calls them.
@@ -25,7 +20,8 @@ _LETTERS = {
 }
 
 
-def _granite(config: Config, where: str) -> Config:
+def granite(config: Config, where: str) -> Config:
+    """A hybrid of Mamba-2 and attention, with a feed-forward part or experts behind each."""
     kinds = config.get("layer_types") or []
     experts, width = config.get("num_local_experts"), config.get("intermediate_size")
     behind = (EXPERTS if experts else FEED_FORWARD) * len(kinds)
@@ -51,17 +47,7 @@ def _granite(config: Config, where: str) -> Config:
     }
 
 
-def _beside(config: Config, where: str) -> Config:
+def shared(config: Config, where: str) -> Config:
     """One more expert that every token sees, in Granite 3 of shared experts."""
     key, width = "shared_intermediate_size", config.get("intermediate_size")
     return {"shared_experts": as_wide(config, key, width, where)}
-
-
-_EXPERTS = made_of(llama, routed("num_local_experts"), _beside)
-_ROUTED = {"num_local_experts": 8, "num_experts_per_tok": 2}
-FAMILIES = {
-    "granitemoehybrid": Family(HYBRID, _granite),
-    **dict.fromkeys(
-        ("granitemoe", "granitemoeshared"), Family(LLAMA, _EXPERTS, _ROUTED)
-    ),
-}

@@ -11,15 +11,13 @@ from functools import partial
 from prestep.sim.errors import InputError
 from prestep.workloads.models.families import (
     FULL,
-    HYBRID,
     Config,
-    Family,
     as_wide,
     dense_layers,
+    experts_of,
     layer_pattern,
 )
 from prestep.workloads.models.families.deepseek import latent
-from prestep.workloads.models.families.llama import experts_of
 from prestep.workloads.models.hybrid import (
     ATTENTION,
     DELTA,
@@ -180,22 +178,7 @@ def kimi_linear(config: Config, where: str) -> Config:
     }
 
 
-_NEXT = {"num_experts": 512, "num_experts_per_tok": 10}
-_ROUTED = {"num_experts": 256, "num_experts_per_tok": 8}
-FAMILIES = {
-    "nemotron_h": Family(HYBRID, nemotron_h),
-    "qwen3_next": Family(HYBRID, partial(_gated, layers=48), _NEXT),
-    "kimi_linear": Family(HYBRID, kimi_linear),
-    **dict.fromkeys(
-        ("qwen3_5", "qwen3_5_text"),
-        Family(HYBRID, partial(_gated, layers=32, behind=FEED_FORWARD)),
-    ),
-    **dict.fromkeys(
-        ("qwen3_5_moe", "qwen3_5_moe_text"),
-        Family(
-            {**HYBRID, "ffn": "moe_intermediate_size"},
-            partial(_gated, layers=40, behind=EXPERTS),
-            _ROUTED,
-        ),
-    ),
-}
+#: Layers of the gated delta rule, and what each has behind it.
+qwen3_next = partial(_gated, layers=48)
+qwen3_5 = partial(_gated, layers=32, behind=FEED_FORWARD)
+qwen3_5_moe = partial(_gated, layers=40, behind=EXPERTS)
