@@ -170,7 +170,7 @@ def _packing(draft: Recipe, document: Document) -> None:
         value = document.get(key)
         if value is None or written(value) in (*OFF, "-1", "0"):
             continue
-        if corpus in _models.DOCUMENTS:
+        if corpus in _models.tables()["documents"]:
             _models.documents(draft, str(corpus), name, document)
         else:
             _models.packed(draft, key, document.place(key), shown(value))

@@ -49,32 +49,10 @@ def _cuts(draft: Recipe, document: Document) -> None:
     _pipeline_cuts.uneven(draft)
 
 
-#: What classes of Megatron-Bridge's models take where a recipe says nothing (models/hybrid/hybrid_provider.py,
-#: models/gpt_provider.py, and TransformerConfig's).
-PLAIN = {"gated": False, "activation": "gelu"}
-
-
-HYBRID = PLAIN | {
-    "norm": "rms",
-    "bias": False,
-    "positions": "none",
-    "tied_embeddings": False,
-    "mamba_groups": 8,
-}
-
-
-PROVIDERS = {
-    "HybridModelProvider": HYBRID,
-    "MambaModelProvider": HYBRID,
-    "GPTModelProvider": PLAIN
-    | {"norm": "layer", "bias": True, "positions": "learned", "tied_embeddings": True},
-}
-
-
 def _usual(draft: Recipe, document: Document) -> None:
     """Keys of a model that its class decides, where the recipe does not; and the vocabulary of its tokenizer."""
     made = str(document.get("model", "")).partition("(")[0].rpartition(".")[2]
-    for key, value in PROVIDERS.get(made, {}).items():
+    for key, value in _models.tables()["providers"].get(made, {}).items():
         if draft.get(f"model.{key}") is None:
             draft.set(f"model.{key}", value)
     keys = ("tokenizer.tokenizer_type", "tokenizer.tokenizer_model")

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +15,15 @@ from prestep.workloads.recipes._reading import Recipe, Source
 FILE = Path(__file__).with_name("_models.toml")
 
 
-@lru_cache(maxsize=1)
+@cache
+def tables() -> dict[str, Any]:
+    """Returns the tables of `_models.toml`."""
+    return files.toml(FILE.read_text(encoding="utf-8"))
+
+
+@cache
 def _patterns() -> tuple[tuple[re.Pattern[str], str], ...]:
-    table = files.toml(FILE.read_text(encoding="utf-8"))["models"]
+    table = tables()["models"]
     return tuple((re.compile(pattern), name) for pattern, name in table.items())
 
 
@@ -28,17 +33,11 @@ def model_named(name: str) -> str:
     return next((ours for one, ours in _patterns() if one.fullmatch(short)), "")
 
 
-@lru_cache(maxsize=1)
-def _bridges() -> tuple[tuple[re.Pattern[str], Mapping[str, Any]], ...]:
-    table = files.toml(FILE.read_text(encoding="utf-8"))["bridges"]
-    return tuple((re.compile(pattern), keys) for pattern, keys in table.items())
-
-
 def bridge_of(draft: Recipe) -> dict[str, Any]:
     """What Megatron-Bridge's class of the model that a recipe names sets where the recipe says nothing."""
     made: dict[str, Any] = {}
-    for pattern, keys in _bridges():
-        made |= keys if pattern.fullmatch(draft.get("model.name") or "") else {}
+    for pattern, keys in tables()["bridges"].items():
+        made |= keys if re.fullmatch(pattern, draft.get("model.name") or "") else {}
     return made
 
 
@@ -81,29 +80,12 @@ def missing(draft: Recipe, found: str, said: str, where: str) -> None:
     draft.need("model", where, said, found, expected, hint)
 
 
-@lru_cache(maxsize=1)
-def _towers() -> dict[str, float]:
-    return dict(files.toml(FILE.read_text(encoding="utf-8"))["towers"])
-
-
 def tower_of(draft: Recipe) -> float | None:
     """Parameters of the part that sees beside a bundled text model, where they are known."""
-    return _towers().get(draft.get("model.name", ""))
+    weights: float | None = tables()["towers"].get(draft.get("model.name", ""))
+    return weights
 
 
-#: Mean tokens of a document by a corpus's name or place. C4 in English: 156 billion tokens in 365 million documents
-#: (arXiv 2104.08758, table 1), of which torchtitan has a sample for its tests. Grade: published. Others: bytes of an
-#: example at four bytes a token. SQuAD 79.3 MB in 87,599 (its card), GSM8K 3.96 MB in 7,473, OpenMathInstruct-2 17.05
-#: GB of lines in 13.97 million, without their keys. Grade: guess. Tulu 3: 21.55 of its first 10,000 in 8,192 tokens, as
-#: Moonlight's verification card in Megatron-Bridge packed them. Grade: measured.
-DOCUMENTS = {
-    "allenai/c4": 427,
-    "tests/assets/c4_test/data.json": 427,
-    "openai/gsm8k": 133,
-    "squad": 226,
-    "tulu3": 380,
-    "openmathinstruct2": 280,
-}
 PACKED = "packed samples: attention sees each document alone; how long those are (their mean) is the data's"
 
 
@@ -114,7 +96,7 @@ def packed(draft: Recipe, said: str, where: str, found: object) -> None:
 
 def documents(draft: Recipe, corpus: str, said: str, where: Source) -> None:
     """Takes the mean of a known corpus for the length of the documents in a sample."""
-    mean = DOCUMENTS[corpus]
+    mean = tables()["documents"][corpus]
     draft.set("training.packed", mean, said, where)
     draft.assume(
         f"documents of {mean} tokens, the mean of {corpus}, which attention tells apart"

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ast
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from prestep.sim import files
 from prestep.sim.errors import InputError
 from prestep.workloads.recipes import _documents, _models
 from prestep.workloads.recipes._documents import Document, Source
@@ -26,11 +24,6 @@ TESTED = "debugmodel"
 FOLDERS = ("models", "experiments")
 
 
-@lru_cache(maxsize=1)
-def _tables() -> dict[str, Any]:
-    return dict(files.toml(_models.FILE.read_text(encoding="utf-8"))["titan"])
-
-
 def choose(draft: Recipe, document: Document) -> None:
     """Decides the model: a bundled one by its name, or one that the checkout writes out.
 
@@ -42,7 +35,7 @@ def choose(draft: Recipe, document: Document) -> None:
     name = document.get("model.name", "llama3")
     flavor = document.get("model.flavor", TESTED)
     source, where = "model.flavor", document.place("model.flavor")
-    if reason := _tables()["refused"].get(name):
+    if reason := _models.tables()["titan"]["refused"].get(name):
         expected = "layers that are simulated"
         raise InputError.of(where, source, f"{name}: {flavor}", expected, reason)
     base = document.get("model.hf_model") or document.get("hf_transformers.model", "")
@@ -67,9 +60,9 @@ def _written(recipe: Path, name: str, flavor: object) -> dict[str, Any]:
     places = (Source(f"torchtitan.{folder}.{name}", 0, "") for folder in FOLDERS)
     files_of_model = (_documents.file_of(recipe, place) for place in places)
     file = next(filter(None, files_of_model), None)
-    if flavor == TESTED and name in _tables()["alone"]:
-        return dict(_tables()["alone"][name])
-    if file is None or name not in _tables()["families"]:
+    if flavor == TESTED and name in _models.tables()["titan"]["alone"]:
+        return dict(_models.tables()["titan"]["alone"][name])
+    if file is None or name not in _models.tables()["titan"]["families"]:
         return {}
     reader = Reader(file, _documents.text_of(file))
     for node in reader.assigned.values():
@@ -85,8 +78,8 @@ def _written(recipe: Path, name: str, flavor: object) -> dict[str, Any]:
 
 def _keys(family: str, written: dict[str, Any], whole: bool) -> dict[str, Any]:
     """Keys of [model]: the sizes, and of a ``whole`` model, which no bundled one stands for, the family's."""
-    traits = dict(_tables()["families"].get(family, {}))
-    pattern, names = traits.pop("pattern", ""), _tables()["sizes"]
+    traits = dict(_models.tables()["titan"]["families"].get(family, {}))
+    pattern, names = traits.pop("pattern", ""), _models.tables()["titan"]["sizes"]
     own = {
         name.rpartition(".")[2]: value
         for name, value in written.items()

@@ -170,7 +170,9 @@ def _data(draft: Recipe, made: Document) -> None:
         name: str(made.get(name)) for name in made.entries if name.startswith(prefix)
     }
     corpora = [
-        (name, place) for name, place in said.items() if place in _models.DOCUMENTS
+        (name, place)
+        for name, place in said.items()
+        if place in _models.tables()["documents"]
     ]
     if not corpora:
         _models.packed(draft, key, made.place(key), str(made.get(key)))

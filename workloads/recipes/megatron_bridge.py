@@ -21,25 +21,6 @@ from prestep.workloads.recipes._rules import written
 
 #: How people know such a recipe.
 LOOKS = "Python that imports megatron.bridge, or YAML with model.tensor_model_parallel_size and train.global_batch_size"
-#: What `_pretrain_common` decides (megatron/bridge/recipes/common.py), the call that a recipe begins with.
-PRETRAIN = {
-    "parallel.data_parallel": "zero1",
-    "megatron.overlap_grad_reduce": True,
-    "megatron.overlap_param_gather": True,
-    "megatron.main_grads": "fp32",
-    "training.global_batch": 32,
-    "training.micro_batch": 2,
-    "training.seq_len": 4096,
-}
-FINETUNE = {
-    "parallel.data_parallel": "zero1",
-    "megatron.main_grads": "fp32",
-    "training.global_batch": 128,
-    "training.micro_batch": 1,
-    "training.seq_len": 2048,
-}
-
-
 #: How far a bias of an expert moves a step (TransformerConfig.moe_router_bias_update_rate).
 RATE = 1e-3
 #: What recipes are made of, and what a function's name says behind its model's.
@@ -98,7 +79,7 @@ def _begin(draft: Recipe, document: Document, begun: str) -> bool:
     whole = begun.startswith(CONTAINER)  # what it begins with was found and read, too
     task = document.part if whole else begun
     trains = not re.search("sft|peft|finetune|lora", task)
-    draft.set_all(PRETRAIN if trains else FINETUNE)
+    draft.set_all(_models.tables()["begun"]["pretrain" if trains else "finetune"])
     if not whole:
         draft.assume(
             f"{begun}: its batch, distributed optimizer and gradients in fp32, as Megatron-Bridge has them"
