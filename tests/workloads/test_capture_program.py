@@ -321,6 +321,21 @@ def test_attention_is_one_operation_inside_other_functions_too(tmp_path: Path) -
     assert query.dtype == "bf16"
 
 
+def test_a_deterministic_program_attends_by_kernels_that_have_an_order(
+    tmp_path: Path,
+) -> None:
+    """PyTorch leaves cuDNN, whose gradients have none; only gradients depend on it."""
+    path = tmp_path / "ordered.py"
+    ask = "import torch; torch.use_deterministic_algorithms(True, warn_only=True)"
+    path.write_text(ATTENTION.replace("import torch", ask, 1))
+    recorded, flash = capture(path), "_scaled_dot_product_flash_attention"
+    ordered = [
+        dict(operation(recorded, name).options).get("deterministic", False)
+        for name in (flash, f"{flash}_backward")
+    ]
+    assert ordered == [False, True]
+
+
 CHECKPOINTED = """
 import torch
 from torch.utils.checkpoint import checkpoint

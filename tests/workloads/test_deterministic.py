@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -57,6 +58,44 @@ def test_gradients_of_attention_take_the_published_ratio(gpu: str) -> None:
     )
     assert ordered / plain == pytest.approx(2.900 / 2.391, rel=1e-6)
     assert attention(shape, ordered=True) == attention(shape)
+
+
+@pytest.mark.parametrize(
+    ("shape", "causal", "measured"),
+    [
+        ((2, 32, 32, 2048, 128), True, 1042 / 735),
+        ((1, 32, 8, 32768, 128), True, 116061 / 68512),
+        ((4, 16, 16, 4096, 64), True, 1992 / 1430),
+        ((64, 12, 12, 197, 64), False, 229 / 219),
+        ((1, 16, 4, 4096, 256), True, 3286 / 1615),
+    ],
+)
+def test_flash_attentions_gradients_wait_for_their_last_wave(
+    shape: tuple[int, ...], causal: bool, measured: float
+) -> None:
+    """Kernels in traces of one H200, nothing fitted (lab/cases/deterministic/h200.csv)."""
+    made, kernels = load_gpu("h200"), []
+    for on in (False, True):
+        kernel = attention(shape, backward=True, library="flash", ordered=on)
+        marks = kernel.layout if causal else kernel.layout.removeprefix("causal")
+        kernels.append(replace(kernel, layout=marks.removeprefix("_")))
+    plain, ordered = map(made.duration, kernels)
+    assert ordered / plain == pytest.approx(measured, rel=0.1)
+
+
+@pytest.mark.parametrize("gpu", ["a100", "h200", "b200"])
+def test_enough_heads_to_fill_a_gpu_need_no_waves_more(gpu: str) -> None:
+    """As many samples' heads as SMs: a block each, with or without an order, and two fills where there was one."""
+    made = load_gpu(gpu)
+    plain, ordered = (
+        made.duration(
+            attention(
+                (made.sms, 1, 1, 4096, 128), backward=True, library="flash", ordered=on
+            )
+        )
+        for on in (False, True)
+    )
+    assert plain < ordered < 1.1 * plain
 
 
 def test_pytorch_leaves_cudnn_whose_gradients_have_no_order() -> None:

@@ -99,7 +99,9 @@ def _fits_cudnn(call: Call, capability: tuple[int, int]) -> bool:
     preferred = prefers_cudnn(torch.__version__, capability)
     # T5's relative positions are a mask with a gradient of its own, for which cuDNN's kernels have none.
     learnt = call.attn_mask is not None and call.attn_mask.requires_grad
-    return call.aligned and fits and preferred and not learnt
+    # Its gradients have no order of sums (check_cudnn_deterministic).
+    ordered = torch.are_deterministic_algorithms_enabled()
+    return call.aligned and fits and preferred and not learnt and not ordered
 
 
 def _fits_flash(call: Call, capability: tuple[int, int]) -> bool:

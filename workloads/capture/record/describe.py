@@ -54,6 +54,8 @@ def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]
         options = {**options, "allow_tf32": True}
     if name.split(".")[1] in PUTS and (largest := _largest_group(arguments)):
         options = {**options, "largest_group": largest}
+    if "attention_backward" in name and torch.are_deterministic_algorithms_enabled():
+        options = {**options, "deterministic": True}
     return [
         name,
         [argument(a) for a in arguments],
