@@ -11,24 +11,6 @@ from prestep.sim.errors import InputError, Mistake
 from prestep.workloads.models.compressed import HEAVY, INDEXED, RATIOS, WINDOW
 from prestep.workloads.models.families import Config
 
-#: Our key and theirs, of what is taken as it is.
-_PLAIN = {
-    "kv_heads": "num_key_value_heads",
-    "head_dim": "head_dim",
-    "rope_head_dim": "qk_rope_head_dim",
-    "q_lora_rank": "q_lora_rank",
-    "o_groups": "o_groups",
-    "o_lora_rank": "o_lora_rank",
-    "window": "sliding_window",
-    "index_heads": "index_n_heads",
-    "index_head_dim": "index_head_dim",
-    "index_topk": "index_topk",
-    "streams": "hc_mult",
-    "moe_ffn": "moe_intermediate_size",
-    "experts": "n_routed_experts",
-    "experts_per_token": "num_experts_per_tok",
-    "shared_experts": "n_shared_experts",
-}
 #: Keys that are understood with one value alone.
 _ONLY = {"hidden_act": "silu", "attention_bias": False, "mlp_bias": False}
 _KINDS = {
@@ -39,18 +21,13 @@ _KINDS = {
 
 
 def deepseek_v4(config: Config, where: str) -> Config:
-    """Keys of a model, unless values are not simulated."""
+    """Ratios of layers, those whose experts a table chooses, and those of multi-token prediction."""
     InputError.check(_others(config, where))
     further = config.get("num_nextn_predict_layers") or 0
     return {
-        **{ours: config.get(theirs) for ours, theirs in _PLAIN.items()},
         "compress_ratios": _ratios(config, where, further),
         "hash_layers": _hashed(config, where) or None,
         "mtp_layers": further or None,
-        "tied_embeddings": config.get("tie_word_embeddings", False),
-        "clamped": bool(config.get("swiglu_limit")) or None,
-        "router_bias": True,
-        "norm": "rms",
     }
 
 

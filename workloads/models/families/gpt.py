@@ -89,6 +89,11 @@ def single(config: Config, where: str) -> Config:
     return {"kv_heads": 1 if config["multi_query"] else None}
 
 
+def activated(config: Config, where: str) -> Config:
+    """Phi's activation, whose name files may leave out."""
+    return {"activation": activation(config["hidden_act"], where, "hidden_act")}
+
+
 def starcoder2(config: Config, where: str) -> Config:
     """The activation under another key than GPT-2's."""
     return _plain(config, where, None, act="hidden_act")

@@ -28,14 +28,7 @@ def granite(config: Config, where: str) -> Config:
     rotary = config.get("position_embedding_type") == "rope"
     made = {
         "layer_pattern": layer_pattern(kinds, _LETTERS, behind, where),
-        "kv_heads": config.get("num_key_value_heads"),
-        "tied_embeddings": config.get("tie_word_embeddings", False),
         "positions": "rope" if rotary else "none",
-        "mamba_heads": config.get("mamba_n_heads"),
-        "mamba_head_dim": config.get("mamba_d_head"),
-        "mamba_state": config.get("mamba_d_state"),
-        "mamba_groups": config.get("mamba_n_groups"),
-        "conv_width": config.get("mamba_d_conv"),
     }
     if not experts:
         return made | {"ffn": config.get("shared_intermediate_size") or width}

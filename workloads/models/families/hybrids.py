@@ -27,19 +27,6 @@ from prestep.workloads.models.hybrid import (
     MAMBA,
 )
 
-
-def _shared(config: Config, where: str) -> Config:
-    if config.get("attention_bias") or config.get("mlp_bias"):
-        expected = "false: hybrids with biases are not modelled"
-        raise InputError.of(where, "attention_bias", "true", expected)
-    return {
-        "kv_heads": config.get("num_key_value_heads"),
-        "head_dim": config.get("head_dim"),
-        "tied_embeddings": config.get("tie_word_embeddings", False),
-        "norm": "rms",
-    }
-
-
 #: Kinds of Nemotron's layers in transformers 5, and before.
 _NEMOTRON = {
     **dict.fromkeys(("linear_attention", "mamba"), MAMBA),
@@ -58,12 +45,9 @@ def nemotron_h(config: Config, where: str) -> Config:
     if not isinstance(pattern, str) or not pattern:
         kinds = config.get("layer_types") or config.get("layers_block_type")
         pattern = layer_pattern(kinds, _NEMOTRON, "", where)
-    made = _shared(config, where) | {
+    made: Config = {
         "layer_pattern": pattern,
         "head_dim": config.get("head_dim", config.get("attention_head_dim")),
-        "activation": "relu2",
-        "gated": False,
-        "positions": "none",
         "mamba_heads": config.get("mamba_num_heads", 128),
         "mamba_head_dim": config.get("mamba_head_dim", 64),
         "mamba_state": config.get("ssm_state_size", 128),
@@ -99,11 +83,9 @@ def _gated(config: Config, where: str, layers: int, behind: str = "") -> Config:
     else:
         parts = "".join(_behind(at, config) for at in range(len(kinds)))
     letters = {"linear_attention": DELTA, FULL: ATTENTION}
-    made = _shared(config, where) | {
+    made: Config = {
         "layer_pattern": layer_pattern(kinds, letters, parts, where),
         "head_dim": config.get("head_dim", 256),
-        "qk_norm": True,
-        "attention_gate": True,
     }
     made |= _experts(config, where) if EXPERTS in parts else {}
     return made | _delta_rule(config) if set(kinds) != {FULL} else made
@@ -160,15 +142,12 @@ def kimi_linear(config: Config, where: str) -> Config:
     shared = shared if shared in config else "num_shared_experts"
     return {
         "layer_pattern": layer_pattern(kinds, letters, behind, where),
-        "tied_embeddings": config.get("tie_word_embeddings", False),
-        "norm": "rms",
         **latent(config),
         "positions": "none" if config.get("mla_use_nope") else "rope",
         "experts": config.get(number),
         "experts_per_token": chosen or config.get("num_experts_per_tok"),
         "moe_ffn": config.get("moe_intermediate_size"),
         "shared_experts": config.get(shared) or None,
-        "router_bias": True,
         "linear_key_heads": heads,
         "linear_value_heads": heads,
         "linear_key_dim": width,

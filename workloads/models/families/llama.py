@@ -84,3 +84,25 @@ def apertus(config: Config, where: str) -> Config:
         raise InputError.of(where, "hidden_act", found, '"xielu"')
     made = llama(config | {"hidden_act": "gelu"}, where)
     return made | {"gated": False, "activation": "xielu", "qk_norm": True}
+
+
+def gemma(config: Config, where: str) -> Config:
+    """Norms that scale by one plus their weight."""
+    said = config.get("hidden_activation") or "gelu_pytorch_tanh"
+    made = llama(config | {"hidden_act": said}, where)
+    return made | {"norm": "rms-centred"}
+
+
+def ernie(config: Config, where: str) -> Config:
+    """Biases of all layers, or none."""
+    biased = config.get("use_bias")
+    return llama(config | {"attention_bias": biased, "mlp_bias": biased}, where)
+
+
+def to_the_end(config: Config, where: str) -> Config:
+    """ERNIE's layers of experts, behind which no dense ones may follow."""
+    last = config["moe_layer_end_index"]
+    if last not in (-1, config.get("num_hidden_layers", 0) - 1):
+        expected, hint = "-1", "dense layers behind those of experts are not modelled"
+        raise InputError.of(where, "moe_layer_end_index", str(last), expected, hint)
+    return {}
