@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +189,24 @@ SINKS: Changes = (
     ),
     ("a.transpose(1, 2).reshape(", "a.reshape("),
 )
+#: torchtitan's experts, to which tokens come as to those that run one after the other.
+GROUPED = """from torchtitan.models.moe.moe import GroupedExperts
+class Mixture(Experts):
+    def __init__(self):
+        super().__init__(HIDDEN, INNER, None, 1)
+        del self.ex
+        self.grouped = GroupedExperts(HIDDEN, INNER, 8, use_grouped_mm=True)
+    def _pairs(self, numbers):
+        self.chosen = super()._pairs(numbers)
+        return self.chosen
+    def _spread(self, rows):
+        return rows
+    def _computed(self, rows):
+        return self.grouped(rows, torch.histc(self.chosen.view(-1), bins=8, min=0, max=8))
+    def _collected(self, rows):
+        return rows
+
+class Layer(nn.Module):"""
 #: A batch of one sample, whose dimension no stride counts in.
 ONE: Changes = (("= 2, 64, 256", "= 1, 64, 256"),)
 PERCEPTRON = """
@@ -260,6 +279,17 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         {"training": {"recompute": "full"}}
         | model(kv_heads=4, experts=8, experts_per_token=2),
     ),
+    "grouped experts": (
+        changed(
+            routed(),
+            (
+                ("class Layer(nn.Module):", GROUPED),
+                ("Experts(HIDDEN, INNER, None, 1)\n    def", "Mixture()\n    def"),
+            ),
+        ),
+        {"pytorch": {"experts": "grouped"}}
+        | model(kv_heads=4, experts=8, experts_per_token=2),
+    ),
     "two microbatches": (changed(plain(), TWICE), {"training": {"global_batch": 4}}),
     "a perceptron": (
         PERCEPTRON,
@@ -318,6 +348,8 @@ def test_a_block_asks_for_the_operations_of_its_program(
 ) -> None:
     """Operator, types, shapes, strides and order; forward and backward."""
     program, said = KINDS[name]
+    if "\nfrom torchtitan" in program and find_spec("torchtitan") is None:
+        pytest.skip("torchtitan is not installed")
     program_of = recorded(program, tmp_path)
     model = written(said, monkeypatch)
     for place, (one, other) in enumerate(zip(model, program_of, strict=False)):

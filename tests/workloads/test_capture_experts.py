@@ -13,6 +13,7 @@ from prestep import cli
 from prestep.workloads.capture import recording
 from prestep.workloads.capture.recorder import captured
 from prestep.workloads.operation import Operand
+from prestep.workloads.operators.rules import kernels_of
 
 pytestmark = pytest.mark.slow
 
@@ -100,3 +101,29 @@ def test_assumptions_that_cannot_be_meant_are_refused(
     result = CliRunner().invoke(cli.main, command)
     assert result.exit_code == 2
     assert "experts=balanced" in result.output
+
+
+GROUPED = """
+import torch
+router = torch.nn.Linear(64, 8).cuda()
+weights = torch.nn.Parameter(torch.zeros(8, 64, 64, device="cuda", dtype=torch.bfloat16))
+optimizer = torch.optim.SGD([*router.parameters(), weights], lr=0.1)
+for _ in range(4):
+    shares, chosen = router(torch.randn(2048, 64, device="cuda")).softmax(-1).topk(2)
+    ends = torch.histc(chosen.flatten(), bins=8, min=0, max=8).cumsum(0).int()
+    rows = torch.zeros(6144, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    (torch._grouped_mm(rows, weights, offs=ends).square().sum() + shares.sum()).backward()
+    optimizer.step(); optimizer.zero_grad()
+"""
+
+
+def test_rows_of_no_expert_are_not_multiplied(tmp_path: Path) -> None:
+    """2,048 tokens with two choices each are 4,096 of 6,144 rows: forward and two gradients compute with no other."""
+    script, out = tmp_path / "train.py", tmp_path / "train.capture"
+    script.write_text(GROUPED)
+    captured((str(script),), out, quiet=True, stop=True)
+    asked = [o for o in recording.read(out).operations if "_grouped_mm" in o.name]
+    kernels = [kernel for each in asked for kernel in kernels_of(each)]
+    assert [kernel.flops for kernel in kernels] == [2.0 * 4096 * 64 * 64] * 3
+    read_and_written = 2 * (4096 * 64 + 8 * 64 * 64 + 4096 * 64) + 4 * 8
+    assert [kernel.bytes for kernel in kernels] == [read_and_written] * 3

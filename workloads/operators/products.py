@@ -113,10 +113,24 @@ def copied_then_added(operation: Operation) -> tuple[Kernel, ...]:
 
 
 def grouped(operation: Operation) -> tuple[Kernel, ...]:
-    """_grouped_mm: rows of one operand belong to the experts of the other."""
+    """_grouped_mm: rows of one operand belong to the experts of the other; those behind the last one's are not read."""
     left, right = tensor(operation, 0), tensor(operation, 1)
     if left is None or right is None:
         return launched(operation, (1,))
+    if isinstance(rows := dict(operation.options).get("rows"), int):
+        summed = len(left.shape) == len(right.shape) == 2  # a weight's gradient
+        left = replace(
+            left, shape=(left.shape[0], rows) if summed else (rows, left.shape[1])
+        )
+        right = replace(right, shape=(rows, right.shape[1])) if summed else right
+        made = operation.results
+        made = (
+            made
+            if summed
+            else tuple(replace(y, shape=(rows, y.shape[1])) for y in made)
+        )
+        read = left, right, *operation.arguments[2:]
+        operation = replace(operation, arguments=read, results=made)
     experts = max(left.shape[:-2] + right.shape[:-2], default=1)
     m, k, n = left.shape[-2], left.shape[-1], right.shape[-1]
     ends = [each for each in operation.operands[2:] if each.dtype.startswith("int")]

@@ -137,19 +137,20 @@ def reshape(t: Tape, x: Tensor, *shape: int) -> Tensor:
     return _node(t, shaped(x, shape), [x], backward)
 
 
-def part(t: Tape, x: Tensor, begin: int, end: int = LAST) -> Tensor:
-    """``x[..., begin:end]``: backward writes the gradient among zeros."""
-    shape, itemsize, last = x.shape, x.itemsize, len(x.shape) - 1
-    width = (end + shape[-1] if end < 0 else min(end, shape[-1])) - begin
+def part(t: Tape, x: Tensor, begin: int, end: int = LAST, dim: int = -1) -> Tensor:
+    """``x[..., begin:end]``, or of another dimension: backward writes the gradient among zeros."""
+    shape, itemsize, at = x.shape, x.itemsize, dim % len(x.shape)
+    width = (end + shape[at] if end < 0 else min(end, shape[at])) - begin
 
     def backward(g: Tensor) -> Grads:
-        arguments, y = (g, shape, last, begin, end, 1), t.empty(shape, itemsize)
+        arguments, y = (g, shape, at, begin, end, 1), t.empty(shape, itemsize)
         rule = filled_then_copied
         return [call(t, rule, "slice_backward.default", arguments, y)]
 
     t.cpu(VIEW)
-    y = view(x, (*shape[:-1], width), strides_of(x))
-    y.offset += begin
+    strides = strides_of(x)
+    y = view(x, (*shape[:at], width, *shape[at + 1 :]), strides)
+    y.offset += begin * strides[at]
     return _node(t, y, [x], backward)
 
 

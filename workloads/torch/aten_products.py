@@ -99,11 +99,15 @@ def _batch(t: Tape, left: Tensor, right: Tensor) -> Tensor:
 
 
 def multiply_groups(
-    t: Tape, left: Tensor, right: Tensor, experts: int, y: Tensor
+    t: Tape, left: Tensor, right: Tensor, experts: int, y: Tensor, rows: int = 0
 ) -> Tensor:
-    """The product of each expert's rows, which lie behind each other, with its own matrix; without history."""
-    ends = Operand("int32", (experts,))
-    return call(t, grouped, "_grouped_mm.default", (left, right, ends), y)
+    """The product of each expert's rows, which lie behind each other, with its own matrix; without history.
+
+    `rows`: those of all experts, where others follow that are nobody's; 0: all.
+    """
+    known: dict[str, Argument] = {"rows": rows} if rows else {}
+    arguments = left, right, Operand("int32", (experts,))
+    return call(t, grouped, "_grouped_mm.default", arguments, y, **known)
 
 
 def multiply_group_sizes(

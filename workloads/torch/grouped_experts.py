@@ -1,8 +1,9 @@
 """A rank's experts as three weights with an axis of experts, each one grouped product (``torch._grouped_mm``).
 
-As torchtitan has them (models/moe/moe.py, GroupedExperts; distributed/expert_parallel.py). Rows of each expert are put
-where a tile begins before the products and back behind them. Between ranks the numbers of rows travel first, and the
-host waits for them: it has to say how much the exchange of rows sends and receives.
+As torchtitan has them (models/moe/moe.py, GroupedExperts; models/moe/utils.py, indices_padding_wrapper;
+distributed/expert_parallel.py). Rows of each expert are put where a tile begins before the products and back behind
+them. Between ranks the numbers of rows travel first, and the host waits for them: it has to say how much the exchange
+of rows sends and receives.
 """
 
 from __future__ import annotations
@@ -12,10 +13,17 @@ from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.models.model import ModelSpec
+from prestep.workloads.operation import Operation
+from prestep.workloads.operators.rules import kernels_of
+from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
+from prestep.workloads.torch import indexing as I
 from prestep.workloads.torch.aten_products import multiply_groups, rows, turned
 from prestep.workloads.torch.modules import Module, gated
 from prestep.workloads.torch.tape import Tape, Tensor
+
+#: Rows of 16 bits that a tile of an expert begins at multiples of, and the kernel that says which row comes where.
+TILE, FILL = 8, "triton.triton__fill_indices_kernel.default"
 
 
 class GroupedFeedForward(Module):
@@ -26,34 +34,48 @@ class GroupedFeedForward(Module):
         self.activation, self.clamped = m.activation, m.clamped
         ffn = m.moe_ffn // parts
         self.w1 = self.project(t, ffn, m.hidden, "w1", m.bias, experts)
+        self.w2 = self.project(t, m.hidden, ffn, "w2", m.bias, experts)
         self.w3: Tensor | None = None
         if m.gated:
             self.w3 = self.project(t, ffn, m.hidden, "w3", m.bias, experts)
-        self.w2 = self.project(t, m.hidden, ffn, "w2", m.bias, experts)
 
-    def forward(self, t: Tape, x: Tensor) -> Tensor:
-        """Outputs of rows (expert, row, hidden)."""
+    def forward(self, t: Tape, x: Tensor, counts: Tensor) -> Tensor:
+        """Outputs of rows that are sorted by rank and expert, of which each has so many."""
+        count = x.shape[0]
         t.cpu("module")
-        x = moved(t, x)
-        first = self._projected(t, x, self.w1)
-        second = None if self.w3 is None else self._projected(t, x, self.w3)
-        del x
-        inner = gated(t, self.activation, first, second, self.clamped)
-        del first, second
-        return moved(t, self._projected(t, inner, self.w2))
+        with t.no_grad():
+            order, sizes = permutation(t, counts, count, self.w1.shape[0])
+        x = I.index(t, with_zeros(t, x), order, 0)
+        I.made(t, "cumsum.default", (sizes, 0), dtype="int32")
+        # Experts have as many rows each.
+        run = partial(self._projected, t, rows=sizes.elements * _places(count, sizes))
+        first = run(x, self.w1)
+        if self.clamped or t.compiles or self.w3 is None:
+            second = None if self.w3 is None else run(x, self.w3)
+            inner = gated(t, self.activation, first, second, self.clamped)
+            del second
+        else:
+            inner = aten.activation(t, self.activation, first)
+            inner = aten.mul(t, inner, run(x, self.w3))
+        del first, x
+        y = I.put(t, run(inner, self.w2), order, 1 + count)
+        return aten.part(t, y, 0, -1, 0)
 
-    def _projected(self, t: Tape, x: Tensor, w: Tensor) -> Tensor:
-        y = product(t, x, w)
+    def _projected(self, t: Tape, x: Tensor, w: Tensor, rows: int) -> Tensor:
+        y = product(t, x, w, rows)
         bias = self.biases.get(w)
         return y if bias is None else with_biases(t, y, bias)
 
 
-def product(t: Tape, x: Tensor, w: Tensor) -> Tensor:
-    """``x[e] @ w[e].T`` of every expert: saves its input, unless the weights are frozen."""
+def product(t: Tape, x: Tensor, w: Tensor, taken: int = 0) -> Tensor:
+    """``x[e] @ w[e].T`` of every expert: saves its input, unless the weights are frozen.
+
+    `taken`: the experts' rows, where others follow that are nobody's; 0: all.
+    """
     t.cpu("linear")
     t.saves(x.requires_grad + w.requires_grad)
     kept = x if w.requires_grad else Tensor(None, x.shape, x.itemsize)
-    layer = _Product(t, kept, w, x.requires_grad)
+    layer = _Product(t, kept, w, x.requires_grad, taken)
     y = t.empty((*x.shape[:-1], w.shape[1]), x.itemsize)
     layer.multiply(rows(t, x), turned(w), y)
     return t.apply(y, [x, w], layer.backward)
@@ -67,9 +89,11 @@ class _Product:
     x: Tensor
     w: Tensor
     needs_x: bool
+    taken: int
 
     def multiply(self, left: Tensor, right: Tensor, y: Tensor) -> Tensor:
-        return multiply_groups(self.t, left, right, self.w.shape[0], y)
+        experts = self.w.shape[0]
+        return multiply_groups(self.t, left, right, experts, y, self.taken)
 
     def backward(self, g: Tensor) -> list[Tensor | None]:
         """Gradients of the rows and of the weights, the weights' first as those of mm."""
@@ -87,20 +111,61 @@ class _Product:
         return self.multiply(turned(rows(self.t, g)), rows(self.t, self.x), grad)
 
 
-def moved(t: Tape, x: Tensor) -> Tensor:
-    """Rows copied to other places (``x[permuted_indices]``), and their gradients back."""
-    shape, itemsize, size = x.shape, x.itemsize, 2 * x.size
-    t.cpu("index")
-    t.launch(Kernel("aten copy", (x.elements,), layout="strided", bytes=size))
+def permutation(
+    t: Tape, counts: Tensor, rows: int, experts: int
+) -> tuple[Tensor, Tensor]:
+    """Where the rows of experts begin at multiples of a tile (torchtitan's generate_permute_indices).
+
+    `counts` has what each rank sends to each expert. Returns which row comes to which place, -1 where none does, and
+    how many places each expert has.
+    """
+    ranks = counts.elements // experts
+    begin = I.made(t, "cumsum.default", (counts, 0))
+    begin = I.made(t, "sub.Tensor", (begin, counts))
+    total = I.sums(t, counts.view(ranks, experts), 0)
+    total = I.made(t, "clamp_min.default", (total, TILE))
+    for name, number in (
+        ("add", TILE),
+        ("sub", 1),
+        ("floor_divide", TILE),
+        ("mul", TILE),
+    ):
+        overload = "default" if name == "floor_divide" else "Tensor"
+        total = I.made(t, f"{name}.{overload}", (total, number))
+    sizes = I.made(t, "_to_copy.default", (total,), kind="int32", dtype="int32")
+    ends = I.made(t, "cumsum.default", (sizes, 0), kind="int64")
+    where = I.made(t, "sub.Tensor", (ends, sizes), kind="int64")
+    places = -(-(rows + experts * TILE) // TILE) * TILE
+    order = I.made(
+        t, "full.default", ((places,), -1), (places,), "int32", dtype="int32"
+    )
+    reads = counts, begin, where, order
+    fill = Operation(FILL, tuple(each.operand for each in reads), (), ())
+    t.operate(fill, kernels_of, reads)
+    I.made(t, "_to_copy.default", (ends,), kind="int32", dtype="int32")
+    return order, sizes
+
+
+def _places(rows: int, sizes: Tensor) -> int:
+    """Places of each expert where all have the same number of rows."""
+    each = max(TILE, -(-rows // sizes.elements))
+    return -(-each // TILE) * TILE
+
+
+def with_zeros(t: Tape, x: Tensor) -> Tensor:
+    """A row of zeros behind the others, for places that no row comes to."""
+    count, width = x.shape
+    zeros = t.empty((width,), x.itemsize)
+    aten.call(t, kernels_of, "new_zeros.default", (x, (width,)), zeros)
+    t.cpu("view")
+    y, parts = t.empty((count + 1, width), x.itemsize), [x, zeros.view(1, width)]
+    aten.call(t, kernels_of, "cat.default", (parts,), y)
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        t.cpu("index_backward")
-        grad = t.empty(shape, itemsize)
-        F.launch_elementwise(t, "aten fill", grad.elements, grad.size)
-        t.launch(Kernel("aten copy", (grad.elements,), layout="strided", bytes=size))
-        return [grad]
+        t.cpu("view_backward", 2)
+        return [aten.view(g, (count, width), (width, 1))]
 
-    return t.apply(t.empty(shape, itemsize), [x], backward)
+    return t.apply(y, [x], backward)
 
 
 def with_biases(t: Tape, x: Tensor, bias: Tensor) -> Tensor:

@@ -30,10 +30,10 @@ def counts(t: Tape, values: Tensor, count: int) -> Tensor:
     return aten.call(t, indexing.elements, name, (*arguments, count), y)
 
 
-def sums(t: Tape, x: Tensor) -> Tensor:
-    """``x.sum(1)`` of whole numbers."""
-    y, name = t.empty(x.shape[:1], INDEX), "sum.dim_IntList"
-    return aten.call(t, reduction, name, (x, (1,)), y)
+def sums(t: Tape, x: Tensor, over: int) -> Tensor:
+    """``x.sum(over)`` of whole numbers in two dimensions."""
+    y, name = t.empty(x.shape[1 - over :][:1], INDEX), "sum.dim_IntList"
+    return aten.call(t, reduction, name, (x, (over,)), y)
 
 
 def argsort(t: Tape, keys: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ def highest(t: Tape, x: Tensor) -> Tensor:
 def index(t: Tape, x: Tensor, order: Tensor, times: int = 1) -> Tensor:
     """``x[order]`` along the first axis: saves ``order``; backward adds the rows back, which sorts them first.
 
-    Each row is taken so many `times`.
+    Each row is taken so many `times`; 0: nobody knows.
     """
     t.saves()
     y = t.empty((order.elements, *x.shape[1:]), x.itemsize)
@@ -91,8 +91,23 @@ def index(t: Tape, x: Tensor, order: Tensor, times: int = 1) -> Tensor:
         options = {"dtype": DTYPES[itemsize], "layout": "torch.strided"}
         grad = _new_zeros(t, g, shape, **options)
         name, arguments = "_index_put_impl_.default", (grad, [order], g, True, True)
-        aten.call(t, indexing.put, name, arguments, grad, largest_group=times)
+        known = {"largest_group": times} if times else {}
+        aten.call(t, indexing.put, name, arguments, grad, **known)
         return [grad]
+
+    return t.apply(y, [x], backward)
+
+
+def put(t: Tape, x: Tensor, order: Tensor, count: int) -> Tensor:
+    """``y[order] = x`` in so many new rows: saves ``order``; backward picks the rows again."""
+    t.saves()
+    y = t.empty((count, *x.shape[1:]), x.itemsize)
+    aten.call(t, indexing.put, "index_put_.default", (y, [order], x), y)
+    shape, itemsize = x.shape, x.itemsize
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        grad = t.empty(shape, itemsize)
+        return [aten.call(t, indexing.pick, "index.Tensor", (g, [order]), grad)]
 
     return t.apply(y, [x], backward)
 

@@ -130,6 +130,11 @@ class MixtureOfExperts(Module):
         self, t: Tape, order: Tensor, column: Linear, row: Linear, x: Tensor
     ) -> Tensor:
         """What the routed experts make of tokens, whose rows go to them in this order."""
+        if self.grouped is not None:
+            rows = I.index(t, x, self._tokens_of(t, order), self.chosen)
+            counts = self._counts(t, order)
+            rows = self.grouped.forward(t, self._exchange(t, rows), counts)
+            return self._exchange(t, rows)
         return self._run_experts(t, self._dispatch(t, x, order), column, row)
 
     def _seen_by_all(
@@ -160,10 +165,9 @@ class MixtureOfExperts(Module):
 
     def _dispatch(self, t: Tape, flat: Tensor, order: Tensor) -> Tensor:
         """The rows of this rank's experts, (expert, row, hidden), from all ranks of the group."""
-        rows = I.index(t, flat, self._tokens_of(t, order), self.chosen)
-        if self.grouped is not None:
-            self._counts(t, order)
-        rows = self._exchange(t, rows)
+        rows = self._exchange(
+            t, I.index(t, flat, self._tokens_of(t, order), self.chosen)
+        )
         shape = (self.count, rows.shape[0] // self.count, flat.shape[-1])
         return _transposed(t, rows, self.shards, self.count, shape)
 
@@ -171,13 +175,10 @@ class MixtureOfExperts(Module):
         self, t: Tape, rows: Tensor, column: Linear, row: Linear
     ) -> Tensor:
         """What the experts make of their rows, sent back to the ranks that the rows are from."""
-        if self.grouped is not None:
-            out = self.grouped.forward(t, rows)
-        else:
-            each = enumerate(self.local)
-            parts = [e.forward(t, I.select(t, rows, i), column, row) for i, e in each]
-            out = I.stack(t, parts)
-            del parts
+        each = enumerate(self.local)
+        parts = [e.forward(t, I.select(t, rows, i), column, row) for i, e in each]
+        out = I.stack(t, parts)
+        del parts
         experts, count, hidden = out.shape
         shape = (experts * count, hidden)
         return self._exchange(t, _transposed(t, out, experts, self.shards, shape))
@@ -192,17 +193,18 @@ class MixtureOfExperts(Module):
             del shifted
         return I.stack(t, parts, 1)
 
-    def _counts(self, t: Tape, rows: Tensor) -> None:
-        """Rows of each expert, which ranks tell each other, and which the host waits for."""
+    def _counts(self, t: Tape, rows: Tensor) -> Tensor:
+        """Rows of each rank for each of its experts, which ranks tell each other, and which the host waits for."""
         counts = I.counts(t, rows, self.experts)
         group = self.group
         if group is None or group.size == 1:
-            return
+            return counts
         size = float(I.INDEX * self.experts)
         group.collective(t, "all_to_all", size, STREAM, "all_to_all")
         t.wait(t.record(STREAM))
-        I.sums(t, counts.view(group.size, self.count))
+        I.sums(t, counts.view(group.size, self.count), 1)
         t.synchronize(t.stream)
+        return counts
 
     def _exchange(self, t: Tape, x: Tensor) -> Tensor:
         """All-to-all of the routed rows, forward and backward; nothing without a group."""

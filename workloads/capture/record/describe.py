@@ -56,6 +56,8 @@ def call(function: Any, arguments: Any, options: Any, results: Any) -> list[Any]
         options = {**options, "largest_group": largest}
     if "attention_backward" in name and torch.are_deterministic_algorithms_enabled():
         options = {**options, "deterministic": True}
+    if name == "aten._grouped_mm.default" and (rows := _rows_of_groups(arguments)):
+        options = {**options, "rows": rows}
     return [
         name,
         [argument(a) for a in arguments],
@@ -88,6 +90,17 @@ def _largest_group(arguments: Any) -> int:
     with _disable_current_modes():
         flat = known.flatten().long()
         return int((flat - flat.min()).bincount().max()) if flat.numel() else 0
+
+
+def _rows_of_groups(arguments: Any) -> int:
+    """Where the last group of a grouped product ends, if rows that are nobody's follow it; else 0."""
+    left, right, ends = arguments[:3]
+    known = None if ends is None or left.dim() > 2 else value_of(ends)
+    if known is None:
+        return 0
+    with _disable_current_modes():
+        last = int(known.max())
+    return last if last < left.shape[1 if right.dim() == 2 else 0] else 0
 
 
 def products_in_tf32() -> bool:

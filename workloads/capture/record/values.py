@@ -180,6 +180,8 @@ def is_small(tensor: torch.Tensor) -> bool:
 def _compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
     """Runs the operation on the host and hangs what it gives on the fake results."""
     operands, settings = torch.utils._pytree.tree_map(on_host, (arguments, options))
+    if name_of(function) == COUNTING:
+        operands = operands[0].double(), *operands[1:]
     try:
         computed = function(*operands, **settings)
         if function._schema.name.partition("::")[2] in EMPTY:
@@ -190,7 +192,7 @@ def _compute(function: Any, arguments: Any, options: Any, results: Any) -> None:
     for output, value in zip(_leaves(results), _leaves(computed), strict=True):
         pair = isinstance(output, FakeTensor) and isinstance(value, torch.Tensor)
         if pair and output.shape == value.shape:
-            output._value, output._assumed = value, assumed
+            output._value, output._assumed = value.to(output.dtype), assumed
 
 
 def written(function: Any, arguments: Any, options: Any) -> list[Any]:
@@ -214,6 +216,7 @@ def on_host(argument: Any) -> Any:
     return argument
 
 
+COUNTING = "aten::histc.default"  # which the host has for fractions alone
 CHOOSING = ("aten::topk.default",)  # by which routers choose
 #: Which pick rows of a tensor: where nobody knows which, those of a row of whole numbers at equal distances.
 PICKING = ("aten::index.Tensor", "aten::index_select.")
