@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from prestep.sim.costs import load_gpu
-from prestep.sim.costs.generated import OPERATIONS
+from prestep.sim.costs.generated import operations as operations_in_use
 
 FOLDER = Path(__file__).parents[1] / "cases" / "generated"
 GPUS = ("h100", "h200")
@@ -68,7 +68,9 @@ def operations(gpu: str, evidence: Evidence) -> Mapping[int, float]:
 
 def main() -> None:
     for evidence in EVIDENCE:
-        print(f"{evidence.function}: {OPERATIONS[evidence.function]:.0f} in use")
+        print(
+            f"{evidence.function}: {operations_in_use()[evidence.function]:.0f} in use"
+        )
         for gpu in GPUS:
             found = operations(gpu, evidence).items()
             said = ", ".join(f"{value:.0f} ({elements:,})" for elements, value in found)
