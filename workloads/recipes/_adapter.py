@@ -8,8 +8,8 @@ from typing import Any
 
 from prestep.workloads.job.adapter import USUAL, targets_of
 from prestep.workloads.models.projections import projections_of
+from prestep.workloads.recipes import _models
 from prestep.workloads.recipes._documents import Document
-from prestep.workloads.recipes._models import part
 from prestep.workloads.recipes._reading import Recipe, shown
 
 LOST = "frozen weights and adapters (LoRA)"
@@ -22,43 +22,18 @@ class Words:
 
     rank: str
     targets: str
-    dropout: str
-    all_to_all: str
     usual_rank: int
     usual_targets: tuple[str, ...]
+    dropout: str = ""
+    all_to_all: str = ""
     everything: str = ""  # a switch: all linear layers
     experts: bool = False  # whether modules of experts can have adapters
 
 
-#: LoRA of NeMo 2 and Megatron Bridge (peft/lora.py), and of NeMo 1 (conf/megatron_gpt_finetuning_config.yaml).
-CLASS = Words(
-    "peft.dim",
-    "peft.target_modules",
-    "peft.dropout",
-    "peft.a2a_experimental",
-    32,
-    ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
-    experts=True,
-)
-LAUNCHER = Words(
-    "model.peft.lora_tuning.adapter_dim",
-    "model.peft.lora_tuning.target_modules",
-    "model.peft.lora_tuning.adapter_dropout",
-    "model.peft.lora_tuning.a2a_experimental",
-    32,
-    ("attention_qkv",),
-)
-#: PeftConfig of NeMo Automodel (components/_peft/lora.py); module_matcher.py has the usual targets.
-AUTOMODEL = Words(
-    "peft.dim",
-    "peft.target_modules",
-    "peft.dropout",
-    "",
-    8,
-    ("*_proj",),
-    "peft.match_all_linear",
-    experts=True,
-)
+def words_of(name: str) -> Words:
+    """A format's words, as `_models.toml` has them."""
+    row = _models.tables()["adapters"][name]
+    return Words(**row | {"usual_targets": tuple(row["usual_targets"])})
 
 
 def lora(draft: Recipe, document: Document, words: Words, said: str) -> None:
@@ -166,12 +141,12 @@ class ModelParts:
 def model_of(draft: Recipe) -> ModelParts:
     """What a recipe has said of its model so far."""
     return ModelParts(
-        int(part(draft, "experts") or 0),
-        int(part(draft, "experts_per_token") or 0),
-        bool(part(draft, "kv_lora_rank")),
-        int(part(draft, "q_lora_rank") or 0),
-        str(part(draft, "layer_pattern") or ""),
-        int(part(draft, "mtp_layers") or 0),
+        int(_models.part(draft, "experts") or 0),
+        int(_models.part(draft, "experts_per_token") or 0),
+        bool(_models.part(draft, "kv_lora_rank")),
+        int(_models.part(draft, "q_lora_rank") or 0),
+        str(_models.part(draft, "layer_pattern") or ""),
+        int(_models.part(draft, "mtp_layers") or 0),
     )
 
 

@@ -290,7 +290,11 @@ def adapters(draft: Recipe, document: Document) -> None:
         value = document.get(said)
         scheme = _adapter.scheme_of(str(value) if value is not None else "none")
         if scheme == "lora":
-            words = _adapter.CLASS if key == "peft" else _adapter.LAUNCHER
+            words = (
+                _adapter.words_of("class")
+                if key == "peft"
+                else _adapter.words_of("launcher")
+            )
             _adapter.lora(draft, document, words, said)
         elif scheme:
             draft.lose(document, said, shown(value), _adapter.LOST)

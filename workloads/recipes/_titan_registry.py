@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from prestep.sim.errors import InputError
-from prestep.workloads.recipes import _adapter, _models, _python
+from prestep.workloads.recipes import _models, _python
 from prestep.workloads.recipes._documents import Document, Entry
 from prestep.workloads.recipes._reading import Recipe
 
@@ -23,11 +23,8 @@ STEP = "training.num_tokens_per_train_step"
 PARTS = "parallelism.num_pp_microbatches"
 LENGTH, RANKS = 2048, 16384  # of TrainingConfig (torchtitan/config/configs.py)
 CHECKPOINTS = {"FullAC": "full", "SelectiveAC": "selective", "NoAC": "none"}
-#: Adapters, and what is said of them.
+#: Adapters.
 LORA = "lora"
-ADAPTERS = _adapter.Words(
-    f"{LORA}.rank", f"{LORA}.target_modules", "", "", 8, ("all-linear",)
-)
 #: Converters of layers by the names of the TOML's.
 CONVERTERS = {
     "Float8LinearConverter": "float8",

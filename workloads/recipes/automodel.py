@@ -243,7 +243,7 @@ def _adapters(draft: Recipe, document: Document) -> None:
         what = "adapters beside quantized layers or latent attention, compiled"
         draft.lose(document.place(key), "peft", "adapters", what)
         return
-    _adapter.lora(draft, document, _adapter.AUTOMODEL, key)
+    _adapter.lora(draft, document, _adapter.words_of("automodel"), key)
     other = "peft.use_dora"
     if draft.is_on(document, other):
         draft.lose(document, other, "true", _adapter.LOST)

@@ -38,10 +38,6 @@ INIT = "prestep init --model config.json writes a job that fits"
 OTHERS = {"stage", "base_model"}
 #: Keys that pack several documents into a sample.
 PACKING = ("packing", "sample_packing", "padding_free", "neat_packing")
-#: Words of PEFT's adapters in TRL's ModelConfig; PEFT's own targets of Llama and its like.
-PEFT = _adapter.Words(
-    "lora_r", "lora_target_modules", "lora_dropout", "", 16, ("q_proj", "v_proj")
-)
 
 
 def recognise(document: Document) -> bool:
@@ -298,7 +294,7 @@ def _adapters(draft: Recipe, said: Document) -> None:
         what = "adapters beside quantized layers or latent attention, compiled"
         draft.lose(where, named, "adapters", what)
         return
-    _adapter.lora(draft, said, PEFT, named)
+    _adapter.lora(draft, said, _adapter.words_of("peft"), named)
     if draft.get("training.precision") in ("bf16", "fp16"):
         draft.set("adapter.fp32", True)  # PEFT's autocast_adapter_dtype
     if draft.get("pytorch.fsdp") == "1":

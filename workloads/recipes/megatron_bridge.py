@@ -67,7 +67,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if "megatron.rope_fusion" not in draft.settings and "rope_fusion" in usual_keys:
         draft.set("megatron.rope_fusion", usual_keys["rope_fusion"])
     if "peft" in begun and document.get("peft") is None:
-        _adapter.lora(draft, document, _adapter.CLASS, "recipe")
+        _adapter.lora(draft, document, _adapter.words_of("class"), "recipe")
     if gpus := re.search(r"_(\d+)gpu(?:_|$)", document.part):
         draft.gpus = int(gpus[1])
     draft.unknown += open_ones

@@ -55,15 +55,6 @@ FLAVORED = r"(llama3|llama4|deepseek_v3|qwen3|gpt_oss)(?:\.\d)?[_-]([\w.]+?)(?:-
 USUAL = {"parallel.data_parallel": "zero1", "parallel.sequence_parallel": True}
 #: Where a checkout has the files of Megatron's models.
 CONFIGS = "primus/configs/models/megatron"
-#: Words of its adapters (primus, sft_trainer.yaml), which are Megatron-Bridge's.
-LORA = _adapter.Words(
-    "lora.dim",
-    "lora.target_modules",
-    "lora.dropout",
-    "",
-    32,
-    ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2"),
-)
 #: Model files that extend each other.
 DEEPEST = 8
 
@@ -180,7 +171,7 @@ def _megatron(
     draft.set_all(patched)
     _pipeline.uneven(draft)
     if adapter and written(given.get("lora.enabled", True)) == "true":
-        _adapter.lora(draft, given, LORA, min(adapter))
+        _adapter.lora(draft, given, _adapter.words_of("primus"), min(adapter))
         draft.drop("megatron.overlap_param_gather")
     if inherited:
         draft.drop("model.layers")

@@ -77,7 +77,7 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
         )
     _experts(draft, document)
     if any(key.startswith(_titan_registry.LORA) for key in document.entries):
-        words = _titan_registry.ADAPTERS
+        words = _adapter.words_of("torchtitan")
         _adapter.lora(draft, document, words, words.rank)
     return draft
 
