@@ -105,13 +105,20 @@ def test_what_comes_with_an_extra_is_missing_with_it(name: str) -> None:
     assert told.package == COME_WITH[name]
 
 
-def test_a_lazy_import_waits_for_its_first_use() -> None:
+def test_a_lazy_import_waits_for_its_first_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Inside the block nothing is imported; what is used is the module itself, and one that is missing says so then."""
-    name = "prestep.sim.markup"
-    sys.modules.pop(name, None)
+    (tmp_path / "lazy_for_test").mkdir()
+    (tmp_path / "lazy_for_test" / "written.py").write_text("number = str\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    name = "lazy_for_test.written"
     with lazily():
-        from prestep.sim import markup, waits  # type: ignore[attr-defined]
+        from lazy_for_test import (  # type: ignore[import-not-found]
+            waits,
+            written,
+        )
     assert name not in sys.modules
-    assert markup.number(12) == "12" and sys.modules[name].number is markup.number
-    with pytest.raises(ModuleNotFoundError, match=r"prestep\.sim\.waits"):
+    assert written.number(12) == "12" and sys.modules[name].number is str
+    with pytest.raises(ModuleNotFoundError, match=r"lazy_for_test\.waits"):
         waits.anything  # noqa: B018 - a use
