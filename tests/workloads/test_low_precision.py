@@ -189,3 +189,32 @@ def test_formats_that_do_not_fit_are_refused(
     with pytest.raises(InputError) as caught:
         predicted(changes)
     assert key in [mistake.key for mistake in caught.value.mistakes]
+
+
+@pytest.mark.parametrize(("grouped", "more"), [(True, 0), (False, 4 * 8)])
+def test_one_call_quantizes_the_rows_of_all_experts(
+    grouped: bool, more: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of 16 experts as many as of 8; one after the other, 8 more for each of two operands and two gradients."""
+    counts: Counter[str] = Counter()
+    issue = Tape.cpu
+
+    def count(t: Tape, name: str, number: float = 1) -> None:
+        counts[name] += number
+        issue(t, name, number)
+
+    monkeypatch.setattr(Tape, "cpu", count)
+    found = []
+    for experts in (8, 16):
+        counts.clear()
+        model = {"kind": "transformer", "hidden": 256, "heads": 4, "ffn": 512}
+        sizes = {"experts": experts, "experts_per_token": 2, "vocab": 512, "layers": 1}
+        tables: dict[str, dict[str, Any]] = {
+            "cluster": {"name": "dgx-b200", "gpus": 1},
+            "model": model | sizes,
+            "training": {"framework": "megatron", "seq_len": 512, "precision": "fp8"},
+            "megatron": {"moe_grouped_gemm": grouped},
+        }
+        predict(parse_scenario(tables, "test"))
+        found.append(counts["quantize"])
+    assert found[1] - found[0] == more

@@ -206,22 +206,23 @@ def quantize(
     o: Numbers,
     agree: Callable[[], None] | None = None,
     activated: bool = False,
+    calls: int = 1,
 ) -> None:
     """An operand of an fp8 GEMM: read in bf16, written in fp8 as it is and transposed (fp8 GEMMs take rows only).
 
     Where its largest value is found first, that is a kernel of its own between two of one thread, which clear the
     value and make the scale of it (Transformer Engine, common/recipe/current_scaling.cu); ``agree`` is what ranks that
     have a part each do before the scale is made. ``activated``: an activation's kernel made the operand, and did a part
-    of this where the operation fuser has it.
+    of this where the operation fuser has it. ``calls``: 0 where another operand's call quantizes this one, too.
     """
     if not o.products:
         return
     if activated and o.activation_writes:
         if o.left:
-            t.cpu("quantize")
+            t.cpu("quantize", calls)
             pass_over(t, elements, o.left * elements)
         return
-    t.cpu("quantize")
+    t.cpu("quantize", calls)
     moved = o.quantizing * elements
     if o.agreed:
         t.launch(SCALAR)
