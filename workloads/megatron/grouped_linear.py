@@ -104,17 +104,13 @@ class GroupedLinear:
         return [grad, gradient_of(w)]
 
     def _quantize(self, t: Tape, width: int) -> None:
-        """In fp8 each expert's rows have a scale of their own: found, then applied.
-
-        One call quantizes all experts' (Transformer Engine, module/grouped_linear.py, tex.split_quantize).
-        """
+        """In fp8 each expert's rows have a scale of their own: one call finds and applies all (tex.split_quantize)."""
         if not self.numbers.products:
             return
         for at, count in enumerate(self.rows):
             elements = count * width
             pass_over(t, elements, 2.0 * elements)
-            calls = 0 if self.grouped and at else 1
-            quantize(t, elements, self.numbers, calls=calls)
+            quantize(t, elements, self.numbers, calls=not (self.grouped and at))
 
     def _accumulate(self, t: Tape, elements: int) -> None:
         """Adds a gradient to the buffer that accumulates it, where nobody else does."""

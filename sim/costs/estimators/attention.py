@@ -235,9 +235,8 @@ class InOrder(Estimator):
     """Gradients of attention that are added up in one order, by those that are not.
 
     FlashAttention 2 spreads the keys of a sample's head over as many blocks of threads as it takes to give each SM one.
-    Each block adds into queries' gradients of its own in fp32, which are filled with zeros and summed up afterwards
-    (flash_bwd_launch_template.h). On an H200 the loop took 1.28 to 1.85 times as long for 3 to 9 blocks of a head, the
-    last of which run on a part of the SMs (lab/cases/deterministic).
+    Each adds into queries' gradients of its own in fp32, filled with zeros before and summed up after
+    (flash_bwd_launch_template.h): 3 to 9 blocks took 1.28 to 1.85 times as long on an H200 (lab/cases/deterministic).
     """
 
     name, covers = "attention in any order", "deterministic gradients of attention"
