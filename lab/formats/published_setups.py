@@ -48,6 +48,7 @@ JOINED = (
     "reason",
     "assumed",
     "fit",
+    "computed",
 )
 SECTIONS = (
     "cluster",
@@ -99,6 +100,8 @@ class Setup:
         What the source does not say and was taken to be so.
     fit : str
         Constants of these setups that were read off rows of the source itself.
+    computed : str
+        Why its times are no measured steps, where the source computed them from something else.
     guesses : tuple of str
         What generic setups stand in for (`setup_of`).
     unsaid : tuple of str
@@ -135,6 +138,7 @@ class Setup:
     reason: str = ""
     assumed: str = ""
     fit: str = ""
+    computed: str = ""
     guesses: tuple[str, ...] = ()
     unsaid: tuple[str, ...] = ()
     sections: Mapping[str, Mapping[str, Any]] | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -37,7 +37,8 @@ class Case:
 
     `assumed`: what an incomplete row was completed with; `notes`: other defaults; `part`: one group in so many is for
     fitting; `cuts`: further groups whose errors are given; `fit`: constants that were read off rows of its source;
-    `listed`: whether a set that lists its groups for fitting has this one, None for sets that do not.
+    `listed`: whether a set that lists its groups for fitting has this one, None for sets that do not; `computed`: why
+    its time is no measurement of a step, where its source computed it.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Case:
     cuts: tuple[str, ...] = ()
     fit: str = ""
     listed: bool | None = None
+    computed: str = ""
 
     @property
     def fitted(self) -> bool:
@@ -91,6 +93,7 @@ class Case:
             "assumed": self.assumed,
             "notes": self.notes,
             "fit": self.fit,
+            "computed": self.computed,
             "error": self.error,
         }
 
@@ -116,11 +119,11 @@ class PublishedReport(JudgedComparison):
         slice_: str | None = None,
         fitted: bool | None = None,
         assumed: bool = False,
-        with_fit: bool | None = None,
+        where: Callable[[Case], object] = lambda _: True,
     ) -> Errors:
         """Errors of predicted cases: of a slice, fitted or not (None: all), with complete configurations or not.
 
-        ``with_fit``: of sources that have a constant of their own, or that have none.
+        ``where``: only of cases for which it holds.
         """
         return errors_of(
             [
@@ -130,7 +133,7 @@ class PublishedReport(JudgedComparison):
                 and slice_ in (None, case.slice, *case.cuts)
                 and fitted in (None, case.fitted)
                 and bool(case.assumed) == assumed
-                and with_fit in (None, bool(case.fit))
+                and where(case)
             ]
         )
 
@@ -158,7 +161,7 @@ class PublishedReport(JudgedComparison):
             "predicted": self.select(fitted=False),
             "fitted": self.select(fitted=True),
         }
-        made |= self._by_fit
+        made |= self._by_source
         for name in self.slices:
             if (errors := self.select(name, fitted=False)).n:
                 made[name] = errors
@@ -170,13 +173,18 @@ class PublishedReport(JudgedComparison):
         return made
 
     @property
-    def _by_fit(self) -> Mapping[str, Errors]:
-        """The judged rows by whether a constant was read off rows of their source."""
-        if not any(case.fit for case in self.cases):
-            return {}
+    def _by_source(self) -> Mapping[str, Errors]:
+        """The judged rows by whether a constant was read off rows of their source, and whether that measured a step."""
+        parts: dict[str, Callable[[Case], object]] = {}
+        if any(case.fit for case in self.cases):
+            parts["no constant of their source"] = lambda case: not case.fit
+            parts["constants of their source"] = lambda case: case.fit
+        if any(case.computed for case in self.cases):
+            parts["measured steps"] = lambda case: not case.computed
+            parts["computed by their source"] = lambda case: case.computed
         return {
-            "no constant of their source": self.select(fitted=False, with_fit=False),
-            "constants of their source": self.select(fitted=False, with_fit=True),
+            name: self.select(fitted=False, where=where)
+            for name, where in parts.items()
         }
 
     @property

@@ -45,8 +45,10 @@ HEAD = (
 
 def page(sources: Sequence[Source], picture: str) -> str:
     """The scoreboard as Markdown."""
-    every = Source("all", tuple(case for source in sources for case in source.cases))
-    rows = [_row(source) for source in sources] + [_row(every)]
+    cases = [case for source in sources for case in source.cases]
+    every = Source("all", tuple(cases))
+    steps = Source("all measured steps", tuple(c for c in cases if not c.computed))
+    rows = [_row(source) for source in (*sources, every, steps)]
     return "\n".join(
         [
             INTRODUCTION,
@@ -95,7 +97,8 @@ printed; edit nothing here.
 """
 NOTES = f"""* **rows**: those that are judged, of all that are predicted. No constant was taken from
   their groups, and their configuration is complete. Constants were taken from other rows of the same source, most of
-  all of vTrain's on one node: [what rests on that](published.md#what-rests-on-fits-per-source).
+  all of vTrain's on one node: [what rests on that](published.md#what-rests-on-fits-per-source). These are not measured
+  steps: runs that differ in layers, microbatches or replicas only are exact sums, to the microsecond printed.
 * **prestep**, **bias**, **rank**: mean absolute error, mean signed error, and Spearman's rank correlation of times,
   over all judged rows of the source.
 * **best peer as it comes**: the least mean error of the simulators and calculators that were run on the same source

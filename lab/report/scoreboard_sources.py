@@ -24,13 +24,17 @@ PEERS = FOLDER / "peers.toml"
 
 @dataclass(frozen=True)
 class Case:
-    """A predicted row: seconds measured and predicted, and by llm-analysis (by efficiency; empty: it cannot)."""
+    """A predicted row: seconds measured and predicted, and by llm-analysis (by efficiency; empty: it cannot).
+
+    `computed`: by its source, which measured no such step.
+    """
 
     id: str
     measured: float
     predicted: float
     fitted: bool
     assumed: bool
+    computed: bool = False
     peer: Mapping[str, float] = field(default_factory=dict)
 
 
@@ -96,7 +100,8 @@ def _no_row(result: Path, name: str, rows: Sequence[Path]) -> InputError:
 
 def _case(told: Mapping[str, Any], peers: Mapping[str, float]) -> Case:
     fitted, assumed = bool(told["fitted"]), bool(told["assumed"])
-    return Case(told["id"], told["measured"], told["predicted"], fitted, assumed, peers)
+    times = told["measured"], told["predicted"]
+    return Case(told["id"], *times, fitted, assumed, bool(told.get("computed")), peers)
 
 
 def _source(entry: Mapping[str, Any], cases: Sequence[Case]) -> Source:

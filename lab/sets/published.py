@@ -59,7 +59,8 @@ class Run:
 
     `assumed`: what an incomplete configuration was completed with. `notes`: what else the row leaves to a default.
     `fit`: constants that were read off rows of its source. `group`: rows that are for fitting, or judged, together;
-    `listed`: whether set.toml has it for fitting, None for sets that decide by a checksum.
+    `listed`: whether set.toml has it for fitting, None for sets that decide by a checksum. `computed`: why the source
+    did not measure it.
     """
 
     id: str
@@ -72,6 +73,7 @@ class Run:
     fit: str = ""
     group: str = ""
     listed: bool | None = None
+    computed: str = ""
 
 
 def validate_set(
@@ -156,8 +158,8 @@ def _case(run: Run, time: float, error: str, table: Mapping[str, Any]) -> Case:
     part = table.get("part", PART)
     cuts = tuple(f"{name} {run.row[name]}" for name in table.get("cuts", ()))
     about = run.id, run.slice, run.group, run.measured
-    told = run.assumed, run.notes, part, cuts, run.fit
-    return Case(*(*about, time, error, *told), listed=run.listed)
+    told = run.assumed, run.notes, part, cuts, run.fit, run.listed, run.computed
+    return Case(*(*about, time, error, *told))
 
 
 def predict_all(runs: Sequence[Run], jobs: int) -> list[tuple[float, str]]:
@@ -234,7 +236,7 @@ def run_of(row: Mapping[str, str], group: Sequence[str] = GROUP) -> Run:
     name = setup.slice or row["source"]
     together = "|".join(row.get(column, "") for column in group)
     about = row["id"], name, row, scenario, measured, assumed, notes, setup.fit
-    return Run(*about, together)
+    return Run(*about, together, computed=setup.computed)
 
 
 def _check(cells: Mapping[str, str], where: str) -> None:

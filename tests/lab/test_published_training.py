@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
 from lab.formats.published_setups import FOLDER, setup_of
@@ -67,6 +70,49 @@ def test_rows_of_a_fitted_source_are_counted_apart() -> None:
     )
     assert own.n + none.n == groups["predicted"].n
     assert own.mape == pytest.approx(0.5) and none.mape == pytest.approx(0.1)
+
+
+#: Columns in which runs of one kind differ.
+BATCH = ("id", "global_batch", "metric_value", "notes")
+
+
+def _on_lines(source: str) -> list[bool]:
+    """Whether times of runs that differ in their batch only lie on a line, to a part in 50,000: by kind of run.
+
+    A step has a fixed part and one for each microbatch, but no measured one is their exact sum.
+    """
+    kinds: dict[tuple[str, ...], list[tuple[float, float]]] = {}
+    for row in ROWS.values():
+        if row["source"] == source and row["metric_name"] == "step_time":
+            same = tuple(row[name] for name in row if name not in BATCH)
+            point = float(row["global_batch"] or 0), float(row["metric_value"])
+            kinds.setdefault(same, []).append(point)
+    several = (kind for kind in kinds.values() if len({x for x, _ in kind}) > 2)
+    points = [np.array(sorted(kind)).T for kind in several]
+    lines = [(y, np.polyval(np.polyfit(x, y, 1), x)) for x, y in points]
+    return [bool(np.abs(line / y - 1).max() < 2e-5) for y, line in lines]
+
+
+def test_times_that_a_source_computed_are_counted_apart() -> None:
+    """Of rows in print as measured, those of one source are exact sums; these and no others say so of themselves."""
+    computed = {row["source"] for row in ROWS.values() if setups_say(row, "computed")}
+    lines = {name: _on_lines(name) for name in {row["source"] for row in ROWS.values()}}
+    exact = {name for name, kinds in lines.items() if kinds and np.mean(kinds) > 0.5}
+    assert exact == computed and len(exact) == 1
+    assert all(len(lines[name]) > 20 for name in exact)
+    case = Case("a", "s", "", 1.0, 1.1, listed=False)
+    sums = replace(case, predicted=1.3, computed="sums")
+    groups = PublishedReport("p", "", (case, sums)).groups
+    assert groups["measured steps"].mape == pytest.approx(0.1)
+    assert groups["computed by their source"].mape == pytest.approx(0.3)
+
+
+def setups_say(row: dict[str, str], key: str) -> str:
+    """What the setups that fit a row say under a key; "" where a row is refused."""
+    try:
+        return str(getattr(setup_of(row), key))
+    except InputError:
+        return ""
 
 
 @pytest.mark.parametrize(
