@@ -35,9 +35,12 @@ def attention(low: Lowered) -> float:
 @pytest.mark.parametrize("name", ("pytorch-eager", "pytorch-compiled"))
 @pytest.mark.parametrize("recompute", ("none", "full"))
 def test_documents_see_themselves_alone(name: str, recompute: str) -> None:
-    """Attention's work falls with their length; as many kernels run, and no other one changes."""
+    """Attention's work falls with their length; as many kernels run, and no other one changes.
+
+    Tokens lie in documents that are twice as long as documents are in the mean.
+    """
     whole = lowered(name, None, recompute=recompute)
-    parts = lowered(name, SEQ // 4, recompute=recompute)
+    parts = lowered(name, SEQ // 8, recompute=recompute)
     assert attention(parts) == attention(whole) / 4
     assert Counter(op.name for op in ops(parts)) == Counter(
         op.name for op in ops(whole)
@@ -58,7 +61,7 @@ def test_a_document_as_long_as_a_sample_changes_nothing() -> None:
 def test_megatrons_attention_sees_documents(model: dict[str, int]) -> None:
     """Plain heads and latent ones: as many kernels as of whole samples, each of four times as many short ones."""
     shapes = []
-    for packed in (None, SEQ // 4):
+    for packed in (None, SEQ // 8):
         training = {"framework": "megatron", "packed": packed}
         s = scenario(TRANSFORMER | model, {k: v for k, v in training.items() if v})
         low = framework("megatron").lower(s, load_model(s.model), Site(1.0))

@@ -47,7 +47,7 @@ def attention(
     if s.options.attention == "unfused":
         core = _Scores.of(heads, s)
     else:
-        core = _Fused(heads, in_documents(s))
+        core = _Fused(heads, in_documents(s), s)
     y = t.empty((*x.shape[:-1], heads.queries * heads.values), x.itemsize)
     saved = core.forward(t, y)
 
@@ -64,10 +64,14 @@ def attention(
 
 @dataclass(frozen=True)
 class _Fused:
-    """One kernel forward and one backward: it leaves its output and a float per row."""
+    """One kernel forward and one backward: it leaves its output and a float per row.
+
+    ``s``: of what attention sees; ``samples``: of the samples that hold it.
+    """
 
     heads: Heads
     s: Shard
+    samples: Shard
 
     def forward(self, t: Tape, y: Tensor) -> list[Tensor]:
         """Launches the kernel; what backward needs of it."""
@@ -100,7 +104,7 @@ class _Fused:
         if context is not None and in_window(1, s.tokens, heads.window)[1] < s.tokens:
             # Around a ring, ranks would need keys of their neighbour only, which is left out.
             context = replace(context, ring=None)
-        reorder(t, s, way)
+        reorder(t, self.samples, way)
         in_8_bits = WIDTHS.get(s.numbers.scaling, IN_16_BITS)
         widths = in_8_bits if dtype == "fp8" else IN_16_BITS
         again = s.options.exchange_result_again

@@ -25,23 +25,29 @@ INWARDS, OUTWARDS, ENDS = 9, 5, 2
 
 
 def documents_of(s: Shard) -> int:
-    """Documents of a microbatch; 0 where samples are not packed."""
+    """Documents that a microbatch's attention tells apart; 0 where samples are not packed.
+
+    Ranks that exchange tokens with experts wait in every layer for the one whose samples hold most documents.
+    """
     if s.packed is None or s.packed >= s.seq_len or s.options.attention == "unfused":
         return 0
-    return round(s.batch * s.seq_len / s.packed)
+    from prestep.workloads.packing import most  # few samples are packed
+
+    meeting = 1 if s.spread is None else s.spread.ranks // (s.group.size * s.parts)
+    return round(s.batch * most(s.packed, s.seq_len, max(1, meeting)))
 
 
 def in_documents(s: Shard) -> Shard:
-    """What attention sees of packed samples: as many samples of a document's length as hold the tokens (thd layout).
+    """What attention sees of packed samples (thd layout): the same tokens in samples as long as a token's document.
 
-    Context parallelism spreads every document. The mean length stands for all: longer ones weigh more, which it leaves
-    out.
+    Context parallelism spreads every document.
     """
-    documents = documents_of(s)
-    if not documents or s.packed is None:
+    if not documents_of(s) or s.packed is None:
         return s
-    tokens = max(1, s.tokens * s.packed // s.seq_len)
-    return replace(s, batch=documents, tokens=tokens, seq_len=s.packed)
+    from prestep.workloads.packing import pieces
+
+    count, length = pieces(s.batch, s.seq_len, s.packed)
+    return replace(s, batch=count, tokens=length // s.parts, seq_len=length)
 
 
 def rotated(t: Tape, x: Tensor, s: Shard) -> Tensor:
@@ -67,10 +73,11 @@ def reorder(t: Tape, s: Shard, way: str) -> None:
     Forward queries, keys and values come in and the result goes out; backward its gradient comes in and three go out.
     """
     heads = s.context.heads if s.context is not None else None
-    if heads is None or s.packed != s.seq_len or s.trainer is not None:
+    documents = documents_of(s)
+    if heads is None or not documents or s.trainer is not None:
         return
     inwards, outwards = (3, 1) if way == "fwd" else (1, 3)
-    ranges = 2 * heads.size * s.batch
+    ranges = 2 * heads.size * documents
     t.synchronize()
     numbers = inwards * INWARDS + outwards * OUTWARDS
     _operators(t, "elementwise_nograd", ranges * numbers)

@@ -48,6 +48,11 @@ class Spread:
     layers: tuple[Loads, ...] = ()
     consecutive: bool = False
 
+    @property
+    def ranks(self) -> int:
+        """Ranks that wait for each other's tokens."""
+        return self.group.size * (1 if self.tensor is None else self.tensor.size)
+
     def met(self, places: int, experts: int, chosen: int) -> float:
         """Of so many places with equal parts of the experts, the mean number that a token's choices fall into."""
         count = consecutive if self.consecutive else distinct

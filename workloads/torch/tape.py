@@ -249,10 +249,11 @@ class Tape(Recorder):
 
     def documents(self, batch: int, tokens: int) -> tuple[int, int]:
         """Samples, and tokens of each, that attention sees: documents where several are packed into a sample."""
-        length = self.packed
-        if length is None or length >= tokens:
+        if self.packed is None:
             return batch, tokens
-        return max(1, round(batch * tokens / length)), length
+        from prestep.workloads.packing import pieces  # few samples are packed
+
+        return pieces(batch, tokens, self.packed)
 
     def once(self, x: Tensor, make: Callable[[], Tensor], way: Hashable = "") -> Tensor:
         """What a layer makes of a value in some way; a compiler finds it equal for all layers."""
