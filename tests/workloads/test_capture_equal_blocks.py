@@ -12,6 +12,7 @@ pytest.importorskip("torch")
 
 from tests.workloads.test_capture_equal import (
     DEEPSEEK,
+    EXPERTS,
     GPT,
     MODEL,
     PROGRAM,
@@ -189,24 +190,34 @@ SINKS: Changes = (
     ),
     ("a.transpose(1, 2).reshape(", "a.reshape("),
 )
-#: torchtitan's experts, to which tokens come as to those that run one after the other.
-GROUPED = """from torchtitan.models.moe.moe import GroupedExperts
-class Mixture(Experts):
-    def __init__(self):
-        super().__init__(HIDDEN, INNER, None, 1)
-        del self.ex
-        self.grouped = GroupedExperts(HIDDEN, INNER, 8, use_grouped_mm=True)
-    def _pairs(self, numbers):
-        self.chosen = super()._pairs(numbers)
-        return self.chosen
-    def _spread(self, rows):
-        return rows
-    def _computed(self, rows):
-        return self.grouped(rows, torch.histc(self.chosen.view(-1), bins=8, min=0, max=8))
-    def _collected(self, rows):
-        return rows
-
-class Layer(nn.Module):"""
+#: torchtitan's layer of experts with its arguments, whose buffers stay in fp32.
+TITAN = """
+from torchtitan.models.moe.moe import MoE, MoEArgs
+def Experts(*_):
+    return MoE(MoEArgs(num_experts=8, ARGUMENTS), HIDDEN, INNER)
+"""
+WIDE = """for each in model.layers:
+    for name, buffer in each.experts.named_buffers():
+        setattr(each.experts, name, buffer.float())
+    if shared := each.experts.shared_experts:  # registered in another order
+        shared._modules["w2"] = shared._modules.pop("w2")
+optimizer ="""
+#: transformers' layer of experts in a decoder of its modules.
+MIXTRAL: Changes = (
+    (
+        "class Layer(nn.Module):",
+        "from transformers.models.mixtral.modeling_mixtral import MixtralConfig, MixtralSparseMoeBlock\n"
+        "CONFIG = MixtralConfig(hidden_size=HIDDEN, intermediate_size=INNER, num_experts_per_tok=2)\n"
+        'CONFIG._experts_implementation = "grouped_mm"\n'
+        "class Layer(nn.Module):",
+    ),
+    (
+        "        self.gate, self.up = linear(HIDDEN, INNER), linear(HIDDEN, INNER)\n",
+        "        self.experts = MixtralSparseMoeBlock(CONFIG)\n",
+    ),
+    ("        self.down = linear(INNER, HIDDEN)\n", ""),
+    ("self.down(F.silu(self.gate(h)) * self.up(h))", "self.experts(h)"),
+)
 #: A batch of one sample, whose dimension no stride counts in.
 ONE: Changes = (("= 2, 64, 256", "= 1, 64, 256"),)
 PERCEPTRON = """
@@ -242,6 +253,12 @@ def model(**keys: Any) -> dict[str, Any]:
 
 def single() -> dict[str, Any]:
     return {"training": {"micro_batch": 1, "global_batch": 1}}
+
+
+def titan(arguments: str) -> str:
+    """The decoder of PyTorch's modules with torchtitan's experts."""
+    experts = TITAN.replace("ARGUMENTS", arguments)
+    return changed(routed(), ((EXPERTS, experts), ("optimizer =", WIDE)))
 
 
 def adapted(targets: list[str], dropout: float) -> str:
@@ -280,15 +297,21 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         | model(kv_heads=4, experts=8, experts_per_token=2),
     ),
     "grouped experts": (
-        changed(
-            routed(),
-            (
-                ("class Layer(nn.Module):", GROUPED),
-                ("Experts(HIDDEN, INNER, None, 1)\n    def", "Mixture()\n    def"),
-            ),
+        titan(
+            'top_k=2, score_func="softmax", route_norm=True, score_before_experts=False'
         ),
         {"pytorch": {"experts": "grouped"}}
-        | model(kv_heads=4, experts=8, experts_per_token=2),
+        | model(kv_heads=4, experts=8, experts_per_token=2, shared_experts=1),
+    ),
+    "one grouped expert for a token": (
+        titan("num_shared_experts=0"),
+        {"pytorch": {"experts": "grouped"}}
+        | model(kv_heads=4, experts=8, experts_per_token=1),
+    ),
+    "grouped experts of transformers": (
+        changed(PROGRAM, MIXTRAL),
+        {"pytorch": {"modules": "transformers", "experts": "grouped"}}
+        | model(experts=8, experts_per_token=2),
     ),
     "two microbatches": (changed(plain(), TWICE), {"training": {"global_batch": 4}}),
     "a perceptron": (

@@ -16,7 +16,7 @@ from prestep.sim.predict import predict
 from prestep.workloads.host_costs import host_costs
 from prestep.workloads.lowered import Lowered
 from prestep.workloads.models.counts import total_parameters
-from prestep.workloads.models.model import load_model
+from prestep.workloads.models.model import ModelSpec, load_model
 from prestep.workloads.torch.grouped_experts import product
 from prestep.workloads.torch.recorder import Shared
 from prestep.workloads.torch.tape import Tape
@@ -81,6 +81,12 @@ def flops(low: Lowered, phase: str, of: str = "") -> float:
     return sum((k.flops or 0.0 for k in kernels(low, phase) if of in k.kind), 0.0)
 
 
+def weighing(m: ModelSpec) -> float:
+    """Flops of a product of each token's weights with its experts' results, in layers that have experts."""
+    layers = sum(map(m.has_experts, range(LAYERS)))
+    return 2.0 * layers * TOKENS * m.experts_per_token * m.hidden
+
+
 @settings(max_examples=12, deadline=None)
 @given(
     st.sampled_from(FRAMEWORKS),
@@ -97,6 +103,7 @@ def test_flops_are_those_of_the_formula(
     low = step(model, framework, pytorch={"experts": how})
     spec = load_model(scenario(model).model)
     expected = sum(layer_flops(spec, layer, SEQ) for layer in range(LAYERS)) * TOKENS
+    expected += weighing(spec) if how == "grouped" else 0.0
     assert flops(low, "forward") == pytest.approx(expected, rel=1e-12)
     forward, backward = (flops(low, p, "mm") for p in ("forward", "backward"))
     assert backward == 2 * forward
@@ -189,8 +196,9 @@ def test_grouped_experts_are_one_product_for_each_projection(framework: str) -> 
     )
     kinds = [op.kernel.kind for op in ops(grouped) if op.kernel]
     assert kinds.count("aten _grouped_mm") == 9 * LAYERS
-    for phase in ("forward", "backward"):
-        assert flops(loop, phase) == flops(grouped, phase)
+    weighed = weighing(load_model(scenario(EXPERTS).model))
+    for phase, times in (("forward", 1), ("backward", 2)):
+        assert flops(loop, phase) + times * weighed == flops(grouped, phase)
     assert loop.memory[0].before == grouped.memory[0].before
 
 

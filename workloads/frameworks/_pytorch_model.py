@@ -177,7 +177,7 @@ def window(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
         yield s.mistake(key, expected, hint, window)
 
 
-@rule("pytorch.experts training.framework parallel.ep model.experts")
+@rule("pytorch.experts pytorch.modules training.framework parallel.ep model.experts")
 def grouped(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Grouped products where no layer has experts, or where a host that waits is not recorded."""
     if s.pytorch.experts == "loop":
@@ -186,6 +186,9 @@ def grouped(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
         yield s.mistake("pytorch.experts", "nothing without experts")
     elif s.training.framework == "cuda-graph" and s.parallel.ep > 1:
         hint = "the host waits for numbers of rows, which a CUDA graph cannot hold"
+        yield s.mistake("pytorch.experts", '"loop" with ep > 1', hint)
+    elif s.pytorch.modules == "transformers" and s.parallel.ep > 1:
+        hint = "grouped experts of transformers that are spread are not simulated"
         yield s.mistake("pytorch.experts", '"loop" with ep > 1', hint)
 
 

@@ -68,7 +68,7 @@ class PyTorch:
         (), 'modules = "transformers": parts as kernels of Liger'
     )
     experts: Literal["loop", "grouped"] = key(
-        "loop", "one after the other, or grouped (torchtitan's)"
+        "loop", "in turn, or grouped: torchtitan's or transformers'"
     )
     loss: Literal["eager", "fp32", "fused"] = key(
         "eager", "log_softmax and nll_loss, the same in fp32, or one kernel"

@@ -164,12 +164,12 @@ def over(
 ) -> Tensor:
     """An operator over the elements of tensors, without history.
 
-    ``itemsize``: bytes of an element of the result; 0: as of the first operand.
+    ``itemsize``: bytes of an element of the result; 0: as of the widest operand.
     """
     tensors = [each for each in reads if isinstance(each, Tensor)]
     sizes = zip_longest(*(reversed(each.shape) for each in tensors), fillvalue=1)
     shape = tuple(reversed([max(size) for size in sizes]))
-    y = t.empty(shape, itemsize or tensors[0].itemsize)
+    y = t.empty(shape, itemsize or max([each.itemsize for each in tensors]))
     y.strides = _result_strides(shape, tensors)
     rule = COPIES.get(name.partition(".")[0], elementwise)
     if itemsize:
@@ -263,16 +263,15 @@ def mul(t: Tape, a: Tensor, b: Tensor) -> Tensor:
         # Gradients come in the alphabetical order of the operator's arguments: other, self.
         of_b = over(t, "mul.Tensor", g, left) if wanted[1] else None
         of_a = over(t, "mul.Tensor", g, right) if wanted[0] else None
-        whole = (of_a, left.shape), (of_b, right.shape)
-        return [None if x is None else sum_to(t, x, shape) for x, shape in whole]
+        both = (of_a, left), (of_b, right)
+        return [x and sum_to(t, x, like.shape, like.itemsize) for x, like in both]
 
     return _node(t, over(t, "mul.Tensor", a, b), [a, b], backward)
 
 
 def add_number(t: Tape, x: Tensor, number: float) -> Tensor:
     """``x + number``: saves nothing."""
-    y = over(t, "add.Tensor", x, number)
-    return _node(t, y, [x], lambda g: [g])
+    return _node(t, over(t, "add.Tensor", x, number), [x], lambda g: [g])
 
 
 def mul_number(t: Tape, x: Tensor, number: float, name: str = "mul.Tensor") -> Tensor:
@@ -284,8 +283,8 @@ def mul_number(t: Tape, x: Tensor, number: float, name: str = "mul.Tensor") -> T
 
 def neg(t: Tape, x: Tensor) -> Tensor:
     """``-x``: saves nothing."""
-    y = over(t, "neg.default", x)
-    return _node(t, y, [x], lambda g: [over(t, "neg.default", g)])
+    turned = partial(over, t, "neg.default")
+    return _node(t, turned(x), [x], lambda g: [turned(g)])
 
 
 def square(t: Tape, x: Tensor) -> Tensor:
@@ -350,13 +349,12 @@ def to(t: Tape, x: Tensor, itemsize: int) -> Tensor:
 def cat(t: Tape, parts: Sequence[Tensor]) -> Tensor:
     """``torch.cat(parts, -1)``: saves nothing, its gradients are views."""
     widths = [each.shape[-1] for each in parts]
-    first = parts[0]
 
     def backward(g: Tensor) -> Grads:
         t.cpu(VIEW_BACKWARD, len(widths))
         return list[Tensor | None](beside(g, widths))
 
-    shape = (*first.shape[:-1], sum(widths))
+    shape = (*parts[0].shape[:-1], sum(widths))
     return _node(t, joined(t, parts, shape, -1), list(parts), backward)
 
 
@@ -367,13 +365,15 @@ def joined(t: Tape, parts: Sequence[Tensor], shape: tuple[int, ...], at: int) ->
 
 
 # -- rows -------------------------------------------------------------------------------------------
-def sum_to(t: Tape, g: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """A gradient added up over the dimensions along which an operand was repeated."""
+def sum_to(t: Tape, g: Tensor, shape: tuple[int, ...], itemsize: int = 0) -> Tensor:
+    """A gradient added up over the dimensions along which an operand was repeated, in the operand's type."""
     own = (1,) * (lead := len(g.shape) - len(shape)) + shape
     repeated = tuple(i for i, n in enumerate(own) if i < lead or n != g.shape[i])
     if repeated:
         y, arguments = t.empty(own, g.itemsize), (g, repeated, True)
         g = call(t, reduction, "sum.dim_IntList", arguments, y)
+    if itemsize not in (0, g.itemsize):
+        g = over(t, "_to_copy.default", g, itemsize=itemsize)
     return g if g.shape == shape else view(g, shape, contiguous(shape))
 
 

@@ -82,14 +82,18 @@ def matmul(t: Tape, left: Tensor, right: Tensor) -> Tensor:
     left, right = (
         reshape(t, x, x.shape[0] * x.shape[1], *x.shape[2:]) for x in (left, right)
     )
+    return reshape(t, batched(t, left, right), *ahead, m, n)
+
+
+def batched(t: Tape, left: Tensor, right: Tensor) -> Tensor:
+    """``torch.bmm``: saves both."""
     t.saves(2)
 
     def backward(g: Tensor) -> list[Tensor | None]:
         of_right = _batch(t, turned(left), g)
         return [_batch(t, g, turned(right)), of_right]
 
-    y = t.apply(_batch(t, left, right), [left, right], backward)
-    return reshape(t, y, *ahead, m, n)
+    return t.apply(_batch(t, left, right), [left, right], backward)
 
 
 def _batch(t: Tape, left: Tensor, right: Tensor) -> Tensor:

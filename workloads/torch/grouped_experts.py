@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import partial
+from typing import TYPE_CHECKING
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.models.model import ModelSpec
@@ -18,9 +19,13 @@ from prestep.workloads.operators.rules import kernels_of
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch import indexing as I
-from prestep.workloads.torch.aten_products import multiply_groups, rows, turned
+from prestep.workloads.torch.aten_products import batched, multiply_groups, rows, turned
 from prestep.workloads.torch.modules import Module, gated
+from prestep.workloads.torch.routers import chosen_by_titan, summed
 from prestep.workloads.torch.tape import Tape, Tensor
+
+if TYPE_CHECKING:
+    from prestep.workloads.torch.moe import Beside, MixtureOfExperts
 
 #: Rows of 16 bits that a tile of an expert begins at multiples of, and the kernel that says which row comes where.
 TILE, FILL = 8, "triton.triton__fill_indices_kernel.default"
@@ -38,6 +43,46 @@ class GroupedFeedForward(Module):
         self.w3: Tensor | None = None
         if m.gated:
             self.w3 = self.project(t, ffn, m.hidden, "w3", m.bias, experts)
+
+    def mixed(
+        self,
+        layer: MixtureOfExperts,
+        beside: Beside,
+        t: Tape,
+        logits: Tensor,
+        x: Tensor,
+    ) -> tuple[Tensor, Tensor | None]:
+        """What the experts that a gate chooses make of tokens, weighted and summed; and what others make of all."""
+        # Names stay until the end, as those of MoE.forward do with the memory that they have.
+        (tokens, width), count = x.shape, layer.chosen
+        weights, chosen = chosen_by_titan(t, logits, count, layer.corrected)
+        del logits
+        numbers = chosen.view(tokens * count)
+        seen = t.table("tokens_per_expert", (layer.experts,), 4)
+        I.made(t, "add_.Tensor", (seen, I.counts(t, numbers, layer.experts)))
+        t.cpu("module")
+        counts, order = I.counts(t, numbers, layer.experts), I.argsort(t, numbers)
+        of_rows = I.index(t, aten.reshape(t, weights, tokens * count), order, 1)
+        rows = I.index(t, x, I.integer(t, "floor_divide.default", order, count), count)
+        if first := count == 1:  # Llama 4
+            of_rows = aten.reshape(t, of_rows, tokens, 1)
+            rows = aten.to(t, aten.mul(t, aten.to(t, rows, 4), of_rows), x.itemsize)
+        routed = layer.gathered(rows, partial(self._exchanged, t, layer, counts))
+        other, kind = beside(), routed.operand.dtype
+        shape = routed.shape
+        y = I.made(t, "zeros.default", (shape,), shape, kind, dtype=kind)
+        y = aten.reshape(t, I.put(t, routed, order, y, 1), tokens, count, width)
+        if first:
+            return summed(t, y, 1, keep=False), other
+        y = batched(t, aten.reshape(t, weights, tokens, 1, count), aten.to(t, y, 4))
+        return aten.reshape(t, aten.to(t, y, x.itemsize), tokens, width), other
+
+    def _exchanged(
+        self, t: Tape, layer: MixtureOfExperts, counts: Tensor, rows: Tensor
+    ) -> Tensor:
+        """Outputs of rows, which go to the ranks of their experts and back."""
+        counts = layer.told(t, counts)
+        return layer.exchange(t, self.forward(t, layer.exchange(t, rows), counts))
 
     def forward(self, t: Tape, x: Tensor, counts: Tensor) -> Tensor:
         """Outputs of rows that are sorted by rank and expert, of which each has so many."""
@@ -58,7 +103,8 @@ class GroupedFeedForward(Module):
             inner = aten.activation(t, self.activation, first)
             inner = aten.mul(t, inner, run(x, self.w3))
         del first, x
-        y = I.put(t, run(inner, self.w2), order, 1 + count)
+        y = run(inner, self.w2)
+        y = I.put(t, y, order, t.empty((1 + count, *y.shape[1:]), y.itemsize))
         return aten.part(t, y, 0, -1, 0)
 
     def _projected(self, t: Tape, x: Tensor, w: Tensor, rows: int) -> Tensor:

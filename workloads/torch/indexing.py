@@ -44,19 +44,22 @@ def argsort(t: Tape, keys: Tensor) -> Tensor:
     return order
 
 
-def softmax(t: Tape, x: Tensor, hidden: bool = False) -> Tensor:
-    """Softmax over the last axis: saves its output; ``hidden``: rows may be minus infinity throughout."""
+def softmax(t: Tape, x: Tensor, hidden: bool = False, dim: int = -1) -> Tensor:
+    """Softmax over the last axis: saves its output; ``hidden``: rows may be minus infinity throughout.
+
+    `dim`: how the program numbers that axis.
+    """
     y, name = t.empty(x.shape, x.itemsize), "_softmax"
     if hidden:
         aten.call(t, losses.safe_softmax, "_safe_softmax.default", (x, -1), y)
     else:
-        aten.call(t, losses.softmax, f"{name}.default", (x, -1, False), y)
+        aten.call(t, losses.softmax, f"{name}.default", (x, dim, False), y)
     t.saves()
     saved, last = Tensor(y.storage, y.shape, y.itemsize), DTYPES[x.itemsize]
 
     def backward(g: Tensor) -> list[Tensor | None]:
         rule, made = losses.softmax_backward, t.empty(saved.shape, saved.itemsize)
-        of = g, saved, -1, last
+        of = g, saved, dim, last
         return [aten.call(t, rule, f"{name}_backward_data.default", of, made)]
 
     return t.apply(y, [x], backward)
@@ -70,7 +73,7 @@ def highest(t: Tape, x: Tensor) -> Tensor:
     aten.call(t, kernels_of, "max.dim", (x, -1, True), y, places)
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        arguments = _new_zeros(t, g, shape), -1, places, g
+        arguments = new_zeros(t, g, shape), -1, places, g
         made = t.empty(shape, g.itemsize)
         return [aten.call(t, kernels_of, "scatter.src", arguments, made)]
 
@@ -89,7 +92,7 @@ def index(t: Tape, x: Tensor, order: Tensor, times: int = 1) -> Tensor:
 
     def backward(g: Tensor) -> list[Tensor | None]:
         options = {"dtype": DTYPES[itemsize], "layout": "torch.strided"}
-        grad = _new_zeros(t, g, shape, **options)
+        grad = new_zeros(t, g, shape, **options)
         name, arguments = "_index_put_impl_.default", (grad, [order], g, True, True)
         known = {"largest_group": times} if times else {}
         aten.call(t, indexing.put, name, arguments, grad, **known)
@@ -98,11 +101,11 @@ def index(t: Tape, x: Tensor, order: Tensor, times: int = 1) -> Tensor:
     return t.apply(y, [x], backward)
 
 
-def put(t: Tape, x: Tensor, order: Tensor, count: int) -> Tensor:
-    """``y[order] = x`` in so many new rows: saves ``order``; backward picks the rows again."""
+def put(t: Tape, x: Tensor, order: Tensor, y: Tensor, times: int = 0) -> Tensor:
+    """``y[order] = x``: saves ``order``; backward picks the rows again. `times`: as of `index`."""
     t.saves()
-    y = t.empty((count, *x.shape[1:]), x.itemsize)
-    aten.call(t, indexing.put, "index_put_.default", (y, [order], x), y)
+    known = {"largest_group": times} if times else {}
+    aten.call(t, indexing.put, "index_put_.default", (y, [order], x), y, **known)
     shape, itemsize = x.shape, x.itemsize
 
     def backward(g: Tensor) -> list[Tensor | None]:
@@ -112,7 +115,7 @@ def put(t: Tape, x: Tensor, order: Tensor, count: int) -> Tensor:
     return t.apply(y, [x], backward)
 
 
-def _new_zeros(t: Tape, g: Tensor, shape: tuple[int, ...], **options: str) -> Tensor:
+def new_zeros(t: Tape, g: Tensor, shape: tuple[int, ...], **options: str) -> Tensor:
     """What the gradient of rows is put into."""
     y, name = t.empty(shape, g.itemsize), "new_zeros.default"
     return aten.call(t, copies.fill, name, (g, shape), y, **options)
@@ -157,7 +160,7 @@ def gather(t: Tape, x: Tensor, where: Tensor) -> Tensor:
     shape = x.shape
 
     def backward(g: Tensor) -> list[Tensor | None]:
-        grad = _new_zeros(t, g, shape)
+        grad = new_zeros(t, g, shape)
         name, arguments = "scatter_add_.default", (grad, 1, where, g)
         return [aten.call(t, indexing.put, name, arguments, grad)]
 

@@ -7,6 +7,7 @@ rows picked in that order, sent to their experts, and added back with the gate's
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
@@ -19,12 +20,15 @@ from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch import indexing as I
 from prestep.workloads.torch.grouped_experts import GroupedFeedForward
+from prestep.workloads.torch.joined_experts import JoinedExperts
 from prestep.workloads.torch.modules import FeedForward, Linear, Module, scaled_by_token
 from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
     from prestep.workloads.sharding.module_unit import ModuleUnit
 
+#: Runs the experts that see every token.
+Beside = Callable[[], Tensor | None]
 STREAM, REMAINDER = "nccl ep", "remainder.Scalar"
 
 
@@ -69,7 +73,7 @@ class MixtureOfExperts(Module):
         self.down = self.add_if(t, narrow > 0, narrow, m.hidden, name="latent_down")
         self.up = self.add_if(t, narrow > 0, m.hidden, narrow, name="latent_up")
         self.count = m.experts // self.shards
-        self.grouped: GroupedFeedForward | None = None
+        self.grouped: GroupedFeedForward | JoinedExperts | None = None
         self.local: list[FeedForward] = []  # experts that run one after the other
         self.expert_parameters = self._routed(t, m, parts)
         self.shared = self._shared(t, m, parts) if m.shared_experts else None
@@ -81,13 +85,15 @@ class MixtureOfExperts(Module):
         """Builds the experts that tokens are routed to, together or apart; their parameters."""
         m, before = replace(m, hidden=m.routed_hidden), len(self.parameters)
         if t.choices is not None and t.choices.experts == "grouped":
-            self.grouped = self.child(GroupedFeedForward(t, m, self.count, parts))
-        else:
-            one = replace(m, ffn=m.moe_ffn)
-            self.local = [
-                self.child(FeedForward(t, one, parts, m.clamped))
-                for _ in range(self.count)
-            ]
+            style = JoinedExperts if t.written_out else GroupedFeedForward
+            self.grouped = style(t, m, self.count, parts)
+            at = len(self.parameters) if t.written_out else 0
+            self.parameters[at:at] = self.grouped.parameters
+            return self.grouped.parameters
+        one = replace(m, ffn=m.moe_ffn)
+        self.local = [
+            self.child(FeedForward(t, one, parts, m.clamped)) for _ in range(self.count)
+        ]
         return self.parameters[before:]
 
     def _shared(self, t: Tape, m: ModelSpec, parts: int) -> FeedForward:
@@ -104,38 +110,45 @@ class MixtureOfExperts(Module):
         t.cpu("module")
         flat = aten.reshape(t, x, x.elements // shape[-1], shape[-1])
         del x
-        probabilities = self._scores(t, flat)
-        tokens = I.integer(t, "arange.default", flat.shape[0])
-        order = I.argsort(t, _flat(self._assigned(t, tokens)))
-        seen = _projected(t, flat, self.down)
-        out = self._results(t, seen, order, column, row)
-        zeros = _zeros_like(t, seen)  # onto which the experts' results are added
-        weights = self._weights(t, probabilities, tokens, order)
-        where = self._tokens_of(t, order)
-        weighted = aten.mul(t, out, aten.reshape(t, weights, *weights.shape, 1))
-        y = I.index_add(t, zeros, weighted, where)
+        beside = partial(self._beside, t, flat, shape)
+        mixed = partial(self._one_by_one, column, row)
+        if self.grouped is not None:
+            mixed = partial(self.grouped.mixed, self, beside)
+        score = partial(F.linear, w=self.gate, bias=self.biases.get(self.gate))
+        y, other = mixed(t, score(t, flat), _projected(t, flat, self.down))
         y = _projected(t, y, self.up)
-        if self.shared is not None:
-            y = aten.add(t, y, self._seen_by_all(t, self.shared, flat, shape))
+        other = other or beside()
+        y = y if other is None else aten.add(t, y, other)
         return aten.reshape(t, y, *shape)
 
-    def _results(
-        self, t: Tape, x: Tensor, order: Tensor, column: Linear, row: Linear
-    ) -> Tensor:
-        """What the routed experts make of tokens; their parameters are gathered for it where they are sharded."""
-        experts = partial(self._experts_of, t, order, column, row)
-        return experts(x) if self.sharded is None else self.sharded.forward(x, experts)
+    def _one_by_one(
+        self, column: Linear, row: Linear, t: Tape, logits: Tensor, x: Tensor
+    ) -> tuple[Tensor, Tensor | None]:
+        """Weighted results of experts that run one after the other, each on as many tokens."""
+        scores = I.softmax(t, logits)
+        del logits
+        if self.corrected:
+            F.elementwise(t, "aten add", scores.elements, 2 * scores.size)
+        tokens = I.integer(t, "arange.default", x.shape[0])
+        order = I.argsort(t, _flat(self._assigned(t, tokens)))
+        out = self.gathered(
+            x, lambda x: self._run_experts(t, self._dispatch(t, x, order), column, row)
+        )
+        zeros = _zeros_like(t, x)  # onto which the experts' results are added
+        del x
+        weights = self._weights(t, scores, tokens, order)
+        where = self._tokens_of(t, order)
+        weighted = aten.mul(t, out, aten.reshape(t, weights, *weights.shape, 1))
+        return I.index_add(t, zeros, weighted, where), None
 
-    def _experts_of(
-        self, t: Tape, order: Tensor, column: Linear, row: Linear, x: Tensor
-    ) -> Tensor:
-        """What the routed experts make of tokens, whose rows go to them in this order."""
-        if self.grouped is not None:
-            rows = I.index(t, x, self._tokens_of(t, order), self.chosen)
-            counts = self._counts(t, order)
-            rows = self.grouped.forward(t, self._exchange(t, rows), counts)
-            return self._exchange(t, rows)
-        return self._run_experts(t, self._dispatch(t, x, order), column, row)
+    def gathered(self, x: Tensor, run: Callable[[Tensor], Tensor]) -> Tensor:
+        """What the routed experts make of a value; their parameters are gathered for it where they are sharded."""
+        return run(x) if self.sharded is None else self.sharded.forward(x, run)
+
+    def _beside(self, t: Tape, x: Tensor, shape: tuple[int, ...]) -> Tensor | None:
+        return (
+            None if self.shared is None else self._seen_by_all(t, self.shared, x, shape)
+        )
 
     def _seen_by_all(
         self, t: Tape, shared: FeedForward, x: Tensor, shape: tuple[int, ...]
@@ -143,14 +156,6 @@ class MixtureOfExperts(Module):
         """What shared experts make of every token; ``shape``: samples, tokens and width of ``x``."""
         y, w = shared.forward(t, x), self.shared_gate
         return y if w is None else scaled_by_token(t, y, F.linear(t, x, w))
-
-    def _scores(self, t: Tape, flat: Tensor) -> Tensor:
-        """What the gate gives each expert for every token; a correction changes which are chosen."""
-        logits = F.linear(t, flat, self.gate, self.biases.get(self.gate))
-        scores = I.softmax(t, logits)
-        if self.corrected:
-            F.elementwise(t, "aten add", scores.elements, 2 * scores.size)
-        return scores
 
     def _weights(
         self, t: Tape, probabilities: Tensor, tokens: Tensor, order: Tensor
@@ -165,7 +170,7 @@ class MixtureOfExperts(Module):
 
     def _dispatch(self, t: Tape, flat: Tensor, order: Tensor) -> Tensor:
         """The rows of this rank's experts, (expert, row, hidden), from all ranks of the group."""
-        rows = self._exchange(
+        rows = self.exchange(
             t, I.index(t, flat, self._tokens_of(t, order), self.chosen)
         )
         shape = (self.count, rows.shape[0] // self.count, flat.shape[-1])
@@ -181,7 +186,7 @@ class MixtureOfExperts(Module):
         del parts
         experts, count, hidden = out.shape
         shape = (experts * count, hidden)
-        return self._exchange(t, _transposed(t, out, experts, self.shards, shape))
+        return self.exchange(t, _transposed(t, out, experts, self.shards, shape))
 
     def _assigned(self, t: Tape, tokens: Tensor) -> Tensor:
         """Expert numbers of every token: ``(token + offset) % experts`` for each choice, beside each other."""
@@ -193,9 +198,8 @@ class MixtureOfExperts(Module):
             del shifted
         return I.stack(t, parts, 1)
 
-    def _counts(self, t: Tape, rows: Tensor) -> Tensor:
+    def told(self, t: Tape, counts: Tensor) -> Tensor:
         """Rows of each rank for each of its experts, which ranks tell each other, and which the host waits for."""
-        counts = I.counts(t, rows, self.experts)
         group = self.group
         if group is None or group.size == 1:
             return counts
@@ -206,7 +210,7 @@ class MixtureOfExperts(Module):
         t.synchronize(t.stream)
         return counts
 
-    def _exchange(self, t: Tape, x: Tensor) -> Tensor:
+    def exchange(self, t: Tape, x: Tensor) -> Tensor:
         """All-to-all of the routed rows, forward and backward; nothing without a group."""
         group = self.group
         if group is None or group.size == 1:
