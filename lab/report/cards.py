@@ -15,7 +15,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +27,7 @@ CLUSTERS = {
     "GB200": ("gb200-nvl64", 4),
     "GB300": ("gb300-nvl64", 4),
 }
-MEASURED = "last_10_steps_step_time_ms_avg"
+MEASURED, STEPS = "last_10_steps_step_time_ms_avg", 10
 #: Arguments of scripts/training/run_recipe.py (COMMON_OVERRIDE_FIELDS) that change a step.
 ARGUMENTS = {
     "global_batch_size": ("train.global_batch_size",),
@@ -82,7 +82,9 @@ class Row:
     high: float | None = None
     refused: str = ""
     lenient: bool = False
-    notes: list[str] = field(default_factory=list)
+    cold: bool = (
+        False  # the first step, which compiles and allocates, is one of those timed
+    )
 
     @property
     def error(self) -> float | None:
@@ -123,7 +125,11 @@ def cards(checkout: Path) -> Iterator[Row]:
             before = words.get(f"{item.get('depends_on')}.{system}", "")
             said = layout_of(before) | layout_of(words[path])
             arguments = command_of(checkout, item["command"], system, said)
-            yield Row(name, item["metrics"][MEASURED] / 1e3, arguments)
+            if whole := re.search(r"single-sequence, ([\d,]+)-token", words[path]):
+                arguments += ["--set", f"training.packed={whole[1].replace(',', '')}"]
+            steps = re.search(r"--max_steps (\d+)", item["command"])
+            cold = steps is not None and int(steps[1]) <= STEPS
+            yield Row(name, item["metrics"][MEASURED] / 1e3, arguments, cold=cold)
 
 
 def layout_of(text: str) -> dict[str, str]:
@@ -246,6 +252,7 @@ def line(row: Row, old: Mapping[str, Row]) -> str:
     words = ("inside" if row.inside else "OUTSIDE") + (
         " lenient" if row.lenient else ""
     )
+    words += " with its first step" if row.cold else ""
     return f"{row.name:58} {row.measured:8.2f} {row.predicted:8.2f} {past} {row.error:+7.1%}  {words}"
 
 
@@ -271,7 +278,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             if said.rows:
                 said.rows.write_text("\n".join(json.dumps(asdict(r)) for r in rows))
     strict = [row for row in rows if row.predicted and not row.lenient]
-    for words, some in (("strict", strict), ("all", [r for r in rows if r.predicted])):
+    warm = [row for row in strict if not row.cold]
+    every = [row for row in rows if row.predicted]
+    for words, some in (("warm", warm), ("strict", strict), ("all", every)):
         errors = sorted(abs(row.error or 0.0) for row in some)
         median = errors[len(errors) // 2] if errors else 0.0
         print(

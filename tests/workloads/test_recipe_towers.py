@@ -34,6 +34,38 @@ def test_a_tower_is_not_dropped_in_silence(name: str, tmp_path: Path) -> None:
     assert any("sees or hears" in one.hint for one in recipe.lost)
 
 
+BRIDGE = """import megatron.bridge
+def {name}_sft_config():
+    cfg = _sft_common_vlm()
+    cfg.model = AutoBridge.from_hf_pretrained("{model}").to_megatron_provider()
+    cfg.model.temporal_patch_dim = 1
+    cfg.model.freeze_sound_encoder = True
+    cfg.model.freeze_vision_model = True
+    cfg.dataset = Data(seq_length=4096)
+    return cfg
+"""
+
+
+def test_a_known_text_model_beside_a_tower_loads(tmp_path: Path) -> None:
+    """Nemotron 3 Nano Omni: the sizes of what is left out are told (layers of 12 x 1280 squared, a projection)."""
+    path = tmp_path / "omni.py"
+    model = "nvidia/Nemotron-3-Nano-Omni-30B-A3B-Reasoning-BF16"
+    path.write_text(BRIDGE.format(name="omni", model=model))
+    recipe = recipes.read(recipes.document_of(path))
+    assert recipe.get("model.name") == "nemotron-3-nano-30b-a3b"
+    assert not recipe.lost and not recipe.mistakes
+    patches = 3 * 16**2 * 1280
+    tower = 32 * 12 * 1280**2 + 5120 * 20480 + 20480 * 2688 + patches
+    assert any(f"{tower / 1e6:.0f} million" in text for text in recipe.assumed)
+
+
+def test_a_family_that_is_not_simulated_says_why(tmp_path: Path) -> None:
+    path = tmp_path / "gemma4_vl.py"
+    path.write_text(BRIDGE.format(name="gemma4", model="google/gemma-4-26B-A4B-it"))
+    recipe = recipes.read(recipes.document_of(path))
+    assert "heads of another width" in recipe.needs["model"].hint
+
+
 @together("form", sorted(EXAMPLES))
 def test_models_of_text_have_none(form: str, tmp_path: Path) -> None:
     """No example of a text model's training is taken for another one."""

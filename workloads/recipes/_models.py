@@ -74,10 +74,20 @@ def choose(draft: Recipe, name: object, said: str, where: str, folder: Path) -> 
 
 
 def missing(draft: Recipe, found: str, said: str, where: str) -> None:
-    """Notes that nobody knows which model it is."""
-    expected = "a model that is known here"
+    """Notes that nobody knows which model it is, or what the layers of its family have that is not simulated."""
+    from prestep.workloads.models.families import refused  # few recipes need them
+
+    name = re.sub(r"[-_.]", "", found.lower())
+    unlike = {
+        kind.partition("_")[0]: what
+        for kind, what in refused().items()
+        if kind.partition("_")[0] in name
+    }
     hint = "--set model.name=NAME (`prestep list models`), or model.file=config.json, says which"
-    draft.need("model", where, said, found, expected, hint)
+    if unlike:
+        family = max(unlike, key=len)
+        hint = f"layers of {family} are not simulated: {unlike[family]}"
+    draft.need("model", where, said, found, "a model that is known here", hint)
 
 
 def tower_of(draft: Recipe) -> float | None:
