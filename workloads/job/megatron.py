@@ -63,6 +63,11 @@ class Megatron:
         "fully sharded: parameters in fp32 only (PyTorch's FSDP)",
         wants="parallel.data_parallel = fsdp or zero3",
     )
+    deepspeed_version: Literal["0.6", "0.12.5"] = engine(
+        "0.12.5",
+        "its release; before 0.12.5 slices of buckets went to their ranks",
+        wants="training.framework = deepspeed; parallel.data_parallel = zero1 or zero2",
+    )
     overlap_grad_reduce: bool = engine(
         False, "reduce gradients beside the last backward pass", wants="replicated"
     )

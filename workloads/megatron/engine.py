@@ -10,7 +10,7 @@ from prestep.workloads.job.pytorch import PyTorch
 from prestep.workloads.megatron import optimizer, torch_optimizer
 from prestep.workloads.megatron.rank import DataParallel, Rank
 from prestep.workloads.megatron.state_types import StateTypes, state_types
-from prestep.workloads.sharding import layers, replicated
+from prestep.workloads.sharding import layers, replicated, zero3_layers
 from prestep.workloads.sharding.replicated import added_by_buckets
 
 FSDP = ("fsdp", "zero3")
@@ -22,12 +22,12 @@ def _of_megatron(rank: Rank, deepspeed: bool = False) -> DataParallel:
     p = rank.s.parallel
     several = rank.dp.size > 1 or p.offload != "none"
     if p.data_parallel in FSDP and several:
-        # DeepSpeed sends gradients as they are made (engine.py, communication_data_type), and adds up as it is told.
-        reduced = layers.COMPUTED if deepspeed else rank.wide
-        return layers.megatron(rank, shards_of(rank), reduced)
+        fully = zero3_layers.GatheredUnits if deepspeed else layers.megatron
+        return fully(rank, shards_of(rank))
     stage = STAGES.get(p.data_parallel or "", 0)
     if deepspeed or stage == 2:
-        return replicated.deepspeed(rank, stage, sums=deepspeed)
+        sums = deepspeed and rank.o.deepspeed_version != "0.6"
+        return replicated.deepspeed(rank, stage, sums)
     return replicated.megatron(rank, sharded=stage == 1)
 
 
@@ -76,7 +76,8 @@ class Engine:
     def added(self, scenario: JobSpec) -> float | None:
         """Bytes moved for an element of a weight's gradient beyond its GEMM; None: into Megatron's own buffer."""
         p = scenario.parallel
-        if self.pipelines or (p.data_parallel == "zero2" and p.dp * p.cp > 1):
+        buckets = ("zero2", *FSDP) if self.owns_gradients else ("zero2",)
+        if self.pipelines or (p.data_parallel in buckets and p.dp * p.cp > 1):
             return 0.0  # FSDP adds it up, or it goes into the bucket
         return added_by_buckets(scenario) if self.owns_gradients else None
 

@@ -194,9 +194,9 @@ class Rank:
 
     def weights(self, unit: Unit, times: int) -> Weights:
         """Parameters of repetitions of a unit."""
-        return split(unit.parameters) * self._copies(unit, times)
+        return split(unit.parameters) * self.copies(unit, times)
 
-    def _copies(self, unit: Unit, times: int) -> int:
+    def copies(self, unit: Unit, times: int) -> int:
         """Repetitions of a unit with parameters of their own: multi-token prediction uses the head again."""
         shared = unit.name == "further" and self.model.m.mtp_shared
         return 1 if unit.name == "head" or shared else times
@@ -223,7 +223,7 @@ class Rank:
         """Units of all stages, and how many of each have parameters of their own."""
         for stage in self.stages:
             for unit, times in self.parts(stage):
-                yield unit, self._copies(unit, times)
+                yield unit, self.copies(unit, times)
 
     @property
     def tensors(self) -> int:

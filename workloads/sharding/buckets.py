@@ -34,6 +34,8 @@ class BucketPolicy:
         Each rank gets its shard alone.
     packs : bool
         Gradients are copied into a bucket, and what is kept out of it.
+    keeps_all : bool
+        That is the whole bucket; else this rank's shard.
     waits : bool
         Computation waits for each bucket.
     """
@@ -46,6 +48,7 @@ class BucketPolicy:
     sent: int = 0
     scatters: bool = False
     packs: bool = False
+    keeps_all: bool = False
     waits: bool = False
 
 

@@ -31,23 +31,22 @@ def elements(rank: Rank, states: int) -> int:
 
 
 class HostSums:
-    """Sums of gradients in the host's memory, where DeepSpeed's stages 2 and 3 send what each microbatch has reduced.
+    """Sums of gradients in the host's memory, where DeepSpeed's stage 2 sends what each microbatch has reduced.
 
     As `prestep.workloads.sharding.zero` has it from the engine's source: the sum so far is fetched, added to
-    and returned; behind the last microbatch it leaves for the optimizer in fp32. Stage 3 keeps sums even of one
-    microbatch (``always``), and fetches the first at once.
+    and returned; behind the last microbatch it leaves for the optimizer in fp32.
     """
 
-    def __init__(self, rank: Rank, stream: str, always: bool) -> None:
-        self.rank, self.stream, self.always = rank, stream, always
+    def __init__(self, rank: Rank, stream: str) -> None:
+        self.rank, self.stream = rank, stream
         self.host = rank.host
 
     def add(self, count: int, first: bool, last: bool) -> None:
         """This rank's part of so many reduced gradients, in a step's first or last microbatch or between."""
         t, host, stream, wide = self.rank.tape, self.host, self.stream, self.rank.wide
-        if self.always or not (first and last):
+        if not (first and last):
             add = partial(pass_over, t, count, float(3 * wide * count), stream)
-            host.add_up(count, stream, wide, add, first, back=self.always)
+            host.add_up(count, stream, wide, add, first)
         if last:
             if wide < FP32:
                 pass_over(t, count, float((wide + FP32) * count), stream)
@@ -55,14 +54,14 @@ class HostSums:
 
     def keep(self, states: int, several: bool) -> None:
         """Counts the sums of a rank that updates so many parameters, of several microbatches or one."""
-        if self.always or several:
+        if several:
             self.host.keep("gradients", states, self.rank.wide)
 
 
-def sums_of(rank: Rank, stream: str, always: bool = False) -> HostSums | None:
+def sums_of(rank: Rank, stream: str) -> HostSums | None:
     """Where gradients add up, if not on the GPU."""
     offloads = rank.s.parallel.offload == "optimizer"
-    return HostSums(rank, stream, always) if offloads else None
+    return HostSums(rank, stream) if offloads else None
 
 
 class HostOptimizer:

@@ -6,9 +6,10 @@ the same ones; where no other rank has them they are whole, and nothing of them 
 never reduced. With fewer shards than data-parallel ranks (hybrid sharding) shards are summed over the copies after they
 are reduced.
 
-Megatron's gathers the next layer beside the current one's computation, and with pipeline stages leaves parameters and
-reduces in the last backward pass of a step. Between steps a rank keeps shards in 16 bits beside the fp32 ones that the
-optimizer updates, or (`fp32_shards`) fp32 ones alone. With DeepSpeed's optimizer on the host gradients add up there.
+Megatron's (core/distributed/fsdp of core 0.16) gathers layers ahead, as many as have `PREFETCH` elements, and frees
+them alone: embedding and head are no units, stay until the step ends, and with pipeline stages all parameters do.
+Gradients that are being reduced stay until there are more than `QUEUE` elements of them. Between steps a rank keeps
+shards in 16 bits beside the fp32 ones that the optimizer updates, or (`fp32_shards`) fp32 ones alone.
 
 FSDP2 as NeMo Automodel sets it up (distributed/parallelizer.py, moe/parallelizer.py, moe/fsdp_mixin.py) gathers a layer
 where its pass is reached, and backward the one before. A microbatch that does not reduce adds to whole sums in the type
@@ -19,24 +20,27 @@ backward_maybe_with_nosync). Experts' group has no mixed precision there (expert
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.workloads.job.layout import microbatches_of
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.passes import Pass
 from prestep.workloads.megatron.rank import DataParallel, Held, Rank, Weights, split
 from prestep.workloads.megatron.units import Unit
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.sharding import fsdp
-from prestep.workloads.sharding.host_optimizer import sums_of
 from prestep.workloads.sharding.policy import Mesh, Part, Policy, Streams
 from prestep.workloads.sharding.unit import Flow, ShardedUnit
 
 COMPUTED = 2  # bytes of a parameter, and of its gradient, as layers have them
 OUTSIDE = ("embedding", "head")  # units of the root's group
+# Elements that Megatron's FSDP gathers beyond a unit, and that wait to be reduced (suggested_communication_unit_size).
+QUEUE = 1_000_000_000
+PREFETCH = QUEUE // 2
 WIDE = {"bf16": 2, "fp32": 4}
 
 
@@ -76,8 +80,11 @@ class LayerUnit(ShardedUnit):
             tensors=self.tensors,
         )
 
-    def reduce(self, summed: bool, earlier: bool) -> None:
-        """Gradients (``summed``: sums in the reduction's type) to shards, added to those of microbatches before."""
+    def reduce(self, summed: bool, earlier: bool, last: bool = True) -> None:
+        """Gradients (``summed``: sums in the reduction's type) to shards, added to those of microbatches before.
+
+        Megatron sums shards over their copies in the ``last`` microbatch alone (outer_fsdp_group_grad_reduce).
+        """
         t, policy = self.t, self.policy
         for part in self.trained:
             if not part.mesh.shards and part.mesh.copies is None:
@@ -91,7 +98,7 @@ class LayerUnit(ShardedUnit):
                 self.flow.sending = Storage(t.memory, part.reduced, "buffers")
             for kernel in policy.pack(part, summed) if part.mesh.shards else ():
                 t.launch(kernel)
-            stream = self.scatter(part)
+            stream = self.scatter(part, among_copies=last or policy.staged)
             for kernel in policy.store(part, earlier):
                 t.launch(kernel, stream)
             if earlier:
@@ -118,6 +125,10 @@ class Run(NamedTuple):
     last: bool
 
 
+#: A group, its whole gradients, and the end of their reduction.
+Reducing = tuple[LayerUnit, Storage | None, tuple[int, ...]]
+
+
 class FullySharded(DataParallel):
     """Which layers of a rank are whole, and what becomes of their gradients."""
 
@@ -136,9 +147,7 @@ class FullySharded(DataParallel):
         self.expert_shards = self.frozen_expert_shards = meshes[1].group.size
         self.frozen_shards = shards
         self.flow = Flow(policy)
-        self.on_host = sums_of(rank, policy.streams.reduce, always=True)
-        self.offloads = self.on_host is not None
-        self.reducing: Storage | None = None
+        self.reducing: deque[Reducing] = deque()
         pp = rank.grid.pp > 1
         self.kept: set[LayerUnit] = set()
         self.rooted = policy.staged and not pp and not rank.model.m.experts
@@ -167,18 +176,25 @@ class FullySharded(DataParallel):
             groups.append(root)
             runs[-1] = runs[-1]._replace(last=True)
         for i, group in enumerate(groups):
-            group.ahead = groups[i + 1 : i + 2] if self.policy.ahead else ()
-            group.behind = groups[i - 1 : i] if i else ()
-        # The last layer is needed again at once, and so is the root.
-        self.kept.update(groups[-2:] if root is not None else groups[-1:])
+            group.ahead = self._beyond(groups[i + 1 :], self.policy.ahead)
+            group.behind = self._beyond(groups[:i][::-1], self.policy.behind)
+        if self.policy.staged:
+            # The last layer is needed again at once, and so is the root.
+            self.kept.update(groups[-2:] if root is not None else groups[-1:])
+        else:
+            self.kept.update(run.group for run in runs if run.unit.name in OUTSIDE)
         return runs
+
+    def _beyond(self, groups: Sequence[LayerUnit], count: float) -> Sequence[LayerUnit]:
+        """The next groups: so many, or of so many elements (at least one)."""
+        if not self.policy.by_elements:
+            return groups[: int(count)]
+        seen = accumulate(sum(p.elements for p in group.parts) for group in groups)
+        return groups[: 1 + sum(total < count for total in seen)]
 
     def held(self, parameters: int, states: int) -> Held:
         """Bytes of shards of parameters and of gradients on this rank between steps."""
         stored = self.policy.stored
-        if self.on_host is not None:
-            self.on_host.keep(states, several=microbatches_of(self.rank.s) > 1)
-            return Held(stored * states, 0)
         wide = stored if self.policy.staged else self.rank.wide
         return Held(stored * states, wide * states)
 
@@ -230,34 +246,55 @@ class FullySharded(DataParallel):
                 continue
             waiting.clear()
             group.spend("fsdp_post_backward")
-            if frees:
+            if frees and (policy.staged or group not in self.kept):
                 group.free()
             if policy.one_buffer:
                 self._add_up(stage, group, reduces)
             if reduces:
                 summed = not self.every and self.passes[stage] > 0
-                self.reducing, group.sums = group.sums, None  # frees the one before
-                group.reduce(summed, self.every and any(self.passes.values()))
-                self._send(stage, group, last)
+                self._make_room()
+                sums, group.sums = group.sums, None
+                group.reduce(summed, self.every and any(self.passes.values()), last)
+                self.reducing.append(
+                    (group, sums, self.t.record(policy.streams.reduce))
+                )
         self.passes[stage] += 1
-        if reduces and self.staged:
-            self.finish()  # autograd's last callback
+        if reduces and (self.staged or policy.queue):
+            self._await_reductions()  # autograd's last callback
 
     def finish(self) -> None:
-        """The computing stream waits for what is being reduced."""
-        self.reducing = None
+        """The computing stream waits for what is being reduced; what stayed gathered is written by the optimizer."""
+        self._await_reductions()
+        for group in self.kept if not self.policy.staged else ():
+            group.free()
+
+    def _await_reductions(self) -> None:
+        self.reducing.clear()
         if not self.policy.staged:
             self.t.wait(self.t.record(self.policy.streams.reduce))
         elif self.flow.done:
             self.flow.finish(self.t)
 
+    def _make_room(self) -> None:
+        """Whole gradients stay while they are reduced; beyond so many elements computation waits for the oldest.
+
+        Source: wait_for_previous_grad_reduce of Megatron's param_and_grad_buffer.py.
+        """
+        queue = self.policy.queue
+        sent = [sum(p.trained for p in group.trained) for group, *_ in self.reducing]
+        while self.reducing and sum(sent) > queue:
+            *_, reduced = self.reducing.popleft()
+            sent.pop(0)
+            if queue:
+                self.t.wait(reduced)
+
     def _hold(self, unit: LayerUnit) -> None:
         """Takes memory for a layer's whole gradients.
 
-        Those that no other rank has are among what is held, unless the host has all.
+        Those that no other rank has are among what is held.
         """
         if unit.sums is None:
-            here = [p.reduced for p in unit.trained if self.offloads or p.mesh.shards]
+            here = [p.reduced for p in unit.trained if p.mesh.shards]
             unit.sums = Storage(self.t.memory, sum(here), "gradients")
 
     def _add_up(self, stage: int, unit: LayerUnit, reduces: bool) -> None:
@@ -274,26 +311,20 @@ class FullySharded(DataParallel):
         if not reduces:
             self._hold(unit)
 
-    def _send(self, stage: int, unit: LayerUnit, last: bool) -> None:
-        """A layer's reduced gradients go to their sums on the host."""
-        if self.on_host is not None:
-            count = sum(-(-part.trained // part.ranks) for part in unit.trained)
-            self.on_host.add(count, self.passes[stage] == 0, last)
 
-
-def megatron(rank: Rank, shards: int, reduced: int) -> FullySharded:
-    """Megatron's FSDP, and DeepSpeed's stage 3: layers one ahead, copied out of their buffers as they arrive.
-
-    ``reduced``: bytes of a gradient's element on its way.
-    """
+def megatron(rank: Rank, shards: int) -> FullySharded:
+    """Megatron's FSDP: layers ahead, copied out of their buffers as they arrive."""
     gather, reduce = fsdp.GATHER, fsdp.REDUCE
     policy = Policy(
         Streams("", gather, reduce, reduce),
         host="",
-        ahead=1,
+        ahead=PREFETCH,
+        behind=PREFETCH,
+        by_elements=True,
+        queue=QUEUE,
         one_buffer=False,
         stored=4 if rank.o.fp32_shards else COMPUTED,
-        reduced=(reduced, reduced),
+        reduced=(rank.wide, rank.wide),
         staged=False,
         arrive=lambda part: _over(part.elements, 2.0 * part.sent),
         pack=lambda part, _: _over(part.trained, part.gradient + part.reduced),

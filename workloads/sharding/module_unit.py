@@ -273,13 +273,13 @@ class ModuleUnit(ShardedUnit):
             p.grad = None
         return buffer
 
-    def scatter(self, part: Part) -> str:
+    def scatter(self, part: Part, among_copies: bool = True) -> str:
         if self.alone:
             t, stream = self.t, self.policy.streams.reduce
             t.wait(t.record(), stream)
             elements = int(part.gradient / part.narrow)
             t.launch(Kernel("aten copy", (elements,), bytes=2 * part.reduced), stream)
-        return super().scatter(part)
+        return super().scatter(part, among_copies)
 
     def _add_shards(self, stream: str) -> None:
         """Adds the reduced shard to the one that is there, parameter by parameter (foreach_reduce)."""

@@ -106,8 +106,12 @@ class Policy:
         A unit is one flat parameter, whose views are used as they were gathered; else each tensor is copied out.
     prefetch : str
         When backward gathers the unit before: "before" this one's computation, "after" it, or "none".
-    ahead : int
-        Layers gathered ahead, before the host waits for the current one.
+    ahead, behind : float
+        Units that layers gather beyond their own, forward and backward.
+    by_elements : bool
+        Those are counted in elements, and gathered before the host waits for the layer's own.
+    queue : float
+        Elements of gradients on their way to shards beyond which computation waits for the first.
     in_flight : int
         Gathers that the host issues before it waits for a unit to be freed; 0: no limit.
     one_buffer : bool
@@ -131,7 +135,10 @@ class Policy:
     host: Literal["", "unit", "tensor"] = "tensor"
     flat: bool = False
     prefetch: Literal["before", "after", "none"] = "before"
-    ahead: int = 0
+    ahead: float = 0
+    behind: float = 1
+    by_elements: bool = False
+    queue: float = 0
     in_flight: int = 0
     one_buffer: bool = True
     stored: int = 0

@@ -9,8 +9,8 @@ reduced and the next is filled when it has come back. Stage 1 leaves every rank 
 last backward pass (``overlap_comm``). In bf16 with sums in fp32 (``main_grads``) all gradients are summed on every rank
 before each updates its shard (runtime/bf16_optimizer.py, ``_bf16_reduce_grads`` of runtime/pipe/engine.py). Stage 2
 reduces in every microbatch, as buckets fill, and keeps shards only (runtime/zero/stage_1_and_2.py); DeepSpeed refuses
-it in a pipeline. Since 0.12.5 its buckets are summed on every rank (use_multi_rank_bucket_allreduce), which copies its
-shard; stage 1 in 16 bits counts as before, each slice reduced to its rank, as in the runs of 2022 that used it.
+it in a pipeline. Since 0.12.5 buckets of both are summed on every rank (use_multi_rank_bucket_allreduce), which copies
+its shard; before, each slice was reduced to its rank (`deepspeed_version`).
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def megatron(rank: Rank, sharded: bool) -> Replicated:
 
 
 def deepspeed(rank: Rank, stage: int, sums: bool) -> Replicated:
-    """DeepSpeed's buckets in its stages 0 to 2; ``sums``: those of stage 2 are summed on every rank."""
+    """DeepSpeed's buckets in its stages 0 to 2; ``sums``: those of stages 1 and 2 are summed on every rank."""
     o = rank.o
     # The optimizer that keeps sums in fp32 has no hooks, and no shards of gradients.
     wide = stage < 2 and rank.s.training.precision == "bf16" and o.main_grads == "fp32"
@@ -78,8 +78,9 @@ def deepspeed(rank: Rank, stage: int, sums: bool) -> Replicated:
         beside="every" if stage == 2 else "last" if hooks else "none",
         flat=size,
         sent=COMPUTED if stage == 2 else rank.wide,
-        scatters=not wide and (stage == 1 or (stage == 2 and not sums)),
+        scatters=stage > 0 and not (wide or sums),
         packs=True,
+        keeps_all=stage == 0 or wide,
         waits=not (hooks or (stage == 2 and o.overlap_grad_reduce)),
     )
     return (Partitioned if stage == 2 else Replicated)(rank, stage > 0, policy)
@@ -343,7 +344,7 @@ class Replicated(DataParallel):
     def _keep(self, n: int) -> None:
         """What was reduced of so many gradients is copied back; divided where it is copied."""
         policy = self.policy
-        kept = 2.0 * policy.sent * n / (self.shards if policy.scatters else 1)
+        kept = 2.0 * policy.sent * n / (1 if policy.keeps_all else self.shards)
         pass_over(self.t, n, kept, None if policy.waits else DP)
 
     def _gather(self, bucket: Bucket) -> None:

@@ -131,7 +131,7 @@ class ShardedUnit:
     def _present(self, following: Sequence[ShardedUnit], forward: bool = False) -> None:
         """Gathers this unit and awaits it, with others before or behind that."""
         self.gather()
-        for unit in following if self.policy.ahead else ():
+        for unit in following if self.policy.by_elements else ():
             unit.gather()
         self.wait(forward)
         for unit in following:
@@ -210,12 +210,12 @@ class ShardedUnit:
             self.flow.freed.append(self.t.record())
         self.whole = None
 
-    def scatter(self, part: Part) -> str:
+    def scatter(self, part: Part, among_copies: bool = True) -> str:
         """Reduces a buffer to shards, and shards over their copies; the stream on which they are complete."""
         t, streams, (group, copies) = self.t, self.policy.streams, part.mesh
         if part.mesh.shards:
             group.collective(t, "reduce_scatter", part.reduced, streams.reduce)
-        if copies is None:
+        if copies is None or not among_copies:
             return streams.reduce
         with t.on_stream(streams.reduce if part.mesh.shards else t.stream):
             shard = part.reduced / group.size

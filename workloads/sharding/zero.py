@@ -62,6 +62,8 @@ class ZeroPartitions:
         Where the optimizer's partition is, and gradients go bucket by bucket; None: on the GPU.
     last : int
         The step's last microbatch, whose gradients an optimizer on the host takes.
+    bucket, sums : int
+        Elements of a bucket, and bytes of a number of summed gradients; 0: the engine's, and as in a gradient.
     """
 
     view = True  # gradients lie in the buckets
@@ -75,10 +77,13 @@ class ZeroPartitions:
         stage: int,
         host: HostMemory | None = None,
         last: int = 0,
+        bucket: int = 0,
+        sums: int = 0,
     ) -> None:
         self.host, self.last = host, last
         self.t, self.parameters, self.group, self.stage = t, parameters, group, stage
-        self.bucket, self.sync = BUCKETS["reduce"], True
+        self.bucket, self.sync = bucket or BUCKETS["reduce"], True
+        self.sums = sums or t.itemsize
         policy = BucketPolicy(self.bucket, fits=True)
         self.filling = Filling[Tensor](policy, self._reduce)
         self.cap = float(self.bucket * t.itemsize)
@@ -87,7 +92,7 @@ class ZeroPartitions:
         self.states = self._resident()
         self.partition: Storage | None = None  # gradients of its partition
         for p in parameters:
-            p.on_grad = self._ready
+            p.on_grad = self.ready
 
     def _resident(self) -> list[Storage]:
         """Weights in fp32 and both moments of this rank's partition; with a host, room for the largest gradient.
@@ -124,7 +129,7 @@ class ZeroPartitions:
     def before_forward(self) -> None:
         self.t.cpu("ddp_forward")
 
-    def _ready(self, p: Tensor) -> None:
+    def ready(self, p: Tensor) -> None:
         """A gradient is there: into the bucket, which is reduced first if it cannot take it."""
         if not self.sync and self.stage == 1:
             return
@@ -191,9 +196,10 @@ class ZeroPartitions:
             host.to_host(part, STREAM, WIDE)
 
     def _add(self, n: int) -> None:
-        """One tensor of so many elements added to another."""
+        """Gradients of so many elements added to their sum."""
+        moved = float((self.t.itemsize + 2 * self.sums) * n)
         self.t.cpu("elementwise_nograd")
-        self.t.launch(Kernel("aten add", (n,), bytes=3.0 * self.t.itemsize * n))
+        self.t.launch(Kernel("aten add", (n,), bytes=moved))
 
     def _read(self, n: int, size: float) -> None:
         """A reduction to a number of so many elements of `size` bytes."""

@@ -22,6 +22,7 @@ from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.memory.account import Storage
+from prestep.workloads.parallel.group import Group
 from prestep.workloads.sharding.course import Coordinator, with_hook
 from prestep.workloads.sharding.host import HostMemory
 from prestep.workloads.sharding.zero import (
@@ -75,6 +76,9 @@ class ShardedParameters(ZeroPartitions):
     """
 
     buffers = 1  # it is reduced before the next gradient comes; it stays between steps
+    copies: Group | None = (
+        None  # ranks with the same parts of other copies of the parameters
+    )
     coordinator: Coordinator
 
     def _resident(self) -> list[Storage]:
@@ -108,12 +112,12 @@ class ShardedParameters(ZeroPartitions):
         self.coordinator.begin()
 
     def enter(self, parameters: Sequence[Tensor]) -> None:
-        self._fetch(parameters, "zero3_pre_forward")
+        self.fetch(parameters, "zero3_pre_forward")
 
     def take(self, parameters: Sequence[Tensor], x: Tensor) -> Tensor:
         """A Python function between the input and the module; a projection's product is one too (linear.py)."""
         t = self.t
-        self._function()
+        self.function()
         projects = bool(parameters) and len(parameters[0].shape) == 2
         if projects:
             t.cpu("zero3_linear")
@@ -123,18 +127,18 @@ class ShardedParameters(ZeroPartitions):
             if projects:
                 t.cpu("zero3_linear_backward")
                 t.cpu("zero3_operation", PROJECTED_BACK)
-            self._free(parameters, "zero3_post_backward")
+            self.free(parameters, "zero3_post_backward")
 
         return with_hook(t, x, ran)
 
     def leave(self, parameters: Sequence[Tensor], y: Tensor) -> Tensor:
-        self._free(parameters, "zero3_post_forward")
-        self._function()
+        self.free(parameters, "zero3_post_forward")
+        self.function()
         return with_hook(
-            self.t, y, lambda: self._fetch(parameters, "zero3_pre_backward")
+            self.t, y, lambda: self.fetch(parameters, "zero3_pre_backward")
         )
 
-    def _function(self) -> None:
+    def function(self) -> None:
         """An autograd function written in Python, which returns its input."""
         self.t.cpu("zero3_function")
         self.t.cpu("zero3_operation")
@@ -142,7 +146,7 @@ class ShardedParameters(ZeroPartitions):
     def _numbers(self, parameters: Sequence[Tensor]) -> list[int]:
         return sorted(self.numbers[id(p)] for p in parameters)
 
-    def _fetch(self, parameters: Sequence[Tensor], hook: str) -> None:
+    def fetch(self, parameters: Sequence[Tensor], hook: str) -> None:
         """A module's parameters are gathered and awaited, and what comes next is gathered ahead."""
         t, module = self.t, self._numbers(parameters)
         t.cpu(hook)
@@ -153,7 +157,7 @@ class ShardedParameters(ZeroPartitions):
         t.wait(t.record(COPIES))
         self._gather_together(self.coordinator.ahead(module))
 
-    def _free(self, parameters: Sequence[Tensor], hook: str) -> None:
+    def free(self, parameters: Sequence[Tensor], hook: str) -> None:
         t = self.t
         t.cpu(hook)
         for p in self.coordinator.freed(self._numbers(parameters)):
@@ -205,7 +209,7 @@ class ShardedParameters(ZeroPartitions):
         t.launch(Kernel("aten copy", (int(size / t.itemsize),), bytes=2.0 * size))
 
     # -- gradients --------------------------------------------------------------------------------
-    def _ready(self, p: Tensor) -> None:
+    def ready(self, p: Tensor) -> None:
         """A gradient is there: a copy of it into the bucket, which is reduced first if it cannot take it."""
         t = self.t
         t.cpu("zero3_gradient")
@@ -232,6 +236,9 @@ class ShardedParameters(ZeroPartitions):
             else:
                 self._divide(n)
             self.group.collective(t, "reduce_scatter", size, REDUCE)
+            if self.copies is not None:
+                part = size / self.group.size
+                self.copies.collective(t, "all_reduce", part, REDUCE)
             for p in members:
                 self._add_up(p)
                 p.grad = None
@@ -249,17 +256,19 @@ class ShardedParameters(ZeroPartitions):
         if self.host is not None:
             self._send_part(self.host, part)
         elif t.microbatch == 0:
-            self._copy(float(t.itemsize * part))
+            moved = float((t.itemsize + self.sums) * part)
+            t.cpu("elementwise_nograd")
+            t.launch(Kernel("aten copy", (part,), bytes=moved))
         else:
             self._add(part)
 
     def _send_part(self, host: HostMemory, part: int) -> None:
         """A part goes to the host's sum; in the last microbatch its norm is taken, and it leaves in fp32 too."""
-        t, narrow = self.t, self.t.itemsize
-        on_gpu = Storage(t.memory, float(narrow * part), "buffers")
+        t = self.t
+        on_gpu = Storage(t.memory, float(self.sums * part), "buffers")
         # The first comes back at once, though what was sent is still there.
         add, first = partial(self._add, part), t.microbatch == 0
-        host.add_up(part, REDUCE, narrow, add, first, back=True)
+        host.add_up(part, REDUCE, self.sums, add, first, back=True)
         if t.microbatch == self.last:
             wider = Storage(t.memory, NORM * part, "buffers")
             self._over(part, WIDENED)
@@ -287,7 +296,7 @@ class ShardedParameters(ZeroPartitions):
             self._norm(round(share * len(self.parameters)))
         for start in range(0, self.own, GROUP):
             self._update(min(GROUP, self.own - start))
-        self._gather_small()
+        self.gather_small()
 
     def _norm(self, count: int) -> None:
         """Of so many tensors' parts, in 64 bits, then over all ranks: a number that the host sends waits for it.
@@ -327,7 +336,7 @@ class ShardedParameters(ZeroPartitions):
         del wide
         self._over(n, NARROWED)
 
-    def _gather_small(self) -> None:
+    def gather_small(self) -> None:
         """Parameters that stay gathered come one by one; the host waits for them."""
         t = self.t
         small = [
