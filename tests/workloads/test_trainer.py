@@ -261,14 +261,14 @@ def moved(s: Scenario, axis: str, op: str) -> float:
 
 
 def test_sharded_layers_are_gathered_twice_and_reduced_once_a_microbatch() -> None:
-    """Two bytes a parameter each time; the last layer of a pass stays; with parameters kept, once a step."""
+    """Two bytes a parameter each time; embedding and head are gathered once a step, with parameters kept all are."""
     s = sharded()
     model = load_model(s.model)
     whole = 2.0 * stage_parameters(model, LAYERS, True, True)
-    head = 2.0 * (model.vocab * model.hidden + model.hidden)
+    outside = 2.0 * (2 * model.vocab * model.hidden + model.hidden)
+    layers = whole - outside
     assert moved(s, "dp", "reduce_scatter") == pytest.approx(2 * whole)
-    # Two microbatches: each pass but the turning points; the embedding is there from backward's end to the next forward.
-    assert moved(s, "dp", "all_gather") == pytest.approx(2 * (2 * whole - head))
+    assert moved(s, "dp", "all_gather") == pytest.approx(2 * 2 * layers + outside)
     kept = sharded({"reshard_after_forward": False})
     assert moved(kept, "dp", "all_gather") == pytest.approx(whole)
     assert moved(kept, "dp", "reduce_scatter") == pytest.approx(whole)
