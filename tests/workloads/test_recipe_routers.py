@@ -191,6 +191,16 @@ def test_documents_of_a_known_data_set_are_as_long_as_its_mean(
         )
 
 
+def test_samples_of_a_microbatch_in_one_row_are_documents(tmp_path: Path) -> None:
+    """Packing in the batch flattens samples that are padded: attention sees what it sees of them apart."""
+    said = "seq_length = 4096\n    cfg.dataset.enable_in_batch_packing = True"
+    joined = bridged(tmp_path, "Qwen/Qwen3-30B-A3B", said, task="sft")
+    apart = bridged(
+        tmp_path, "Qwen/Qwen3-30B-A3B", said.replace("True", "False"), task="sft"
+    )
+    assert joined.training == apart.training
+
+
 @pytest.mark.parametrize("on", [True, False])
 def test_deterministic_kernels_are_read(on: bool, tmp_path: Path) -> None:
     """With the ring that Megatron-Bridge asks NCCL for."""

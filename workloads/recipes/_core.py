@@ -23,7 +23,6 @@ PACKING = (
     "packed_sequence_size",
     "enable_offline_packing",
     "packed_sequence",
-    "enable_in_batch_packing",
 )
 #: Recipes of fp8 -> how scales are found.
 SCALING = {
@@ -174,6 +173,10 @@ def _packing(draft: Recipe, document: Document) -> None:
             _models.documents(draft, str(corpus), name, document)
         else:
             _models.packed(draft, key, document.place(key), shown(value))
+    _, joined = document.ended("enable_in_batch_packing")
+    if written(joined) == "true":
+        # The padded microbatch is flattened (megatron/bridge/data/collators/sft.py).
+        draft.assume("each sample of a microbatch is a document of one packed row")
 
 
 def _data_parallel(draft: Recipe, document: Document) -> None:
