@@ -43,7 +43,8 @@ class Operand:
     shape
         Sizes, outermost first; () for a scalar tensor.
     strides
-        Distances of neighbours in elements; () where the tensor is contiguous.
+        Distances of neighbours in elements; () where the tensor is contiguous. Of a dimension of one element no program
+        depends on it.
     device
         "cuda" or "cpu".
     """
@@ -52,6 +53,15 @@ class Operand:
     shape: tuple[int, ...]
     strides: tuple[int, ...] = ()
     device: str = "cuda"
+
+    def __post_init__(self) -> None:
+        # A dimension of one element has the stride that it would have in front of the next one.
+        if self.strides and 1 in self.shape:
+            strides, step = list(self.strides), 1
+            for at in reversed(range(len(strides))):
+                strides[at] = step if self.shape[at] == 1 else strides[at]
+                step = strides[at] * self.shape[at]
+            object.__setattr__(self, "strides", tuple(strides))
 
     @property
     def elements(self) -> int:

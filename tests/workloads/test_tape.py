@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL
 from prestep.workloads.memory.account import Memory, Storage
+from prestep.workloads.operation import Operand
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.activation_checkpoint import checkpoint
@@ -397,3 +398,19 @@ def test_a_gradient_that_others_wait_for_is_not_overwritten() -> None:
     """The first branch's gradient comes while the second still waits for its own (can_accumulate_inplace)."""
     assert sums_of(parallel=False) == ["aten.add_.Tensor"] * 2
     assert sums_of(parallel=True) == ["aten.add.Tensor", "aten.add_.Tensor"]
+
+
+@given(st.lists(st.integers(1, 3), min_size=1, max_size=4), st.data())
+def test_a_dimension_of_one_element_has_no_say(
+    shape: list[int], data: st.DataObject
+) -> None:
+    """Tensors whose elements lie in the same places are equal, whatever such dimensions' strides are."""
+    strides = [data.draw(st.integers(1, 9)) for _ in shape]
+    other = [
+        data.draw(st.integers(1, 9)) if n == 1 else s
+        for n, s in zip(shape, strides, strict=True)
+    ]
+    one, two = (Operand("bf16", tuple(shape), tuple(each)) for each in (strides, other))
+    assert one == two
+    kept = zip(shape, one.strides, strides, strict=True)
+    assert all(n == 1 or step == said for n, step, said in kept)

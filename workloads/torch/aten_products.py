@@ -8,7 +8,7 @@ from prestep.sim.graph.kernel import product
 from prestep.workloads.operation import Argument, Operand
 from prestep.workloads.operators.products import added, grouped, two
 from prestep.workloads.operators.tensors import view_strides
-from prestep.workloads.torch.aten import call, reshape, strides_of, view
+from prestep.workloads.torch.aten import call, reshape, strides_of, sum_to, view
 from prestep.workloads.torch.tape import Tape, Tensor
 
 
@@ -77,8 +77,12 @@ def multiply_batch(t: Tape, batch: int, m: int, n: int, k: int, layout: str) -> 
 
 
 def matmul(t: Tape, left: Tensor, right: Tensor) -> Tensor:
-    """``torch.matmul`` of (batch, heads, m, k) and (batch, heads, k, n): saves both."""
+    """``torch.matmul`` of (batch, heads, m, k) and (batch, heads or 1, k, n): saves both, one head once for each."""
     ahead, m, n = left.shape[:2], left.shape[2], right.shape[3]
+    if right.shape[1] < ahead[1]:
+        single, (sample, _, *steps) = right, strides_of(right)
+        right = view(single, (*ahead, *right.shape[2:]), (sample, 0, *steps))
+        right = t.apply(right, [single], lambda g: [sum_to(t, g, single.shape)])
     left, right = (
         reshape(t, x, x.shape[0] * x.shape[1], *x.shape[2:]) for x in (left, right)
     )

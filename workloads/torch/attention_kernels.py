@@ -10,6 +10,7 @@ from prestep.workloads.torch import aten, indexing
 from prestep.workloads.torch.aten_products import matmul
 from prestep.workloads.torch.indexing import hidden_keys, made
 from prestep.workloads.torch.tape import DTYPES, Tape, Tensor
+from prestep.workloads.torch.written_out import WIDE, widened
 
 
 def in_operations(
@@ -17,14 +18,19 @@ def in_operations(
 ) -> Tensor:
     """Attention where no fused kernel takes the call: every score is written, and its share of its row is kept.
 
+    It computes in fp32. Groups of keys are copied for their heads; one key of all heads is repeated by products.
     Source: aten/src/ATen/native/transformers/attention.cpp, _scaled_dot_product_attention_math.
     """
+    narrow = q.itemsize if q.itemsize < WIDE else 0
+    if narrow:
+        q, k, v = (widened(t, x) for x in (q, k, v))
     root = sqrt(
         1 / sqrt(q.shape[-1])
     )  # both factors of a score are scaled, so that none overflows
     q = aten.mul_number(t, q, root, "mul.Scalar")
     hidden = later_keys(t, q.shape[2], k.shape[2], q.itemsize) if causal else mask
-    k, v = (for_every_head(t, x, q.shape[1]) for x in (k, v))
+    if k.shape[1] > 1:
+        k, v = (for_every_head(t, x, q.shape[1]) for x in (k, v))
     turned = aten.mul_number(t, aten.transpose(t, k, 2, 3), root, "mul.Scalar")
     del k
     scores = matmul(t, q, turned)
@@ -35,7 +41,21 @@ def in_operations(
         del y
     shares = indexing.softmax(t, scores, hidden=True)
     del scores
-    return matmul(t, shares, v)
+    if not narrow:
+        return matmul(t, shares, v)
+    # The shares are a result, too, which the caller drops.
+    dropped = aten.over(t, "_to_copy.default", shares, itemsize=narrow)
+    y = aten.to(t, matmul(t, shares, v), narrow)
+    del dropped
+    return y
+
+
+def of_one_key(t: Tape, joined: Tensor, heads: int) -> list[Tensor]:
+    """Queries, keys and values by head as Falcon takes them from one projection (modeling_falcon.py, _split_heads)."""
+    batch, tokens, width = joined.shape
+    whole = aten.reshape(t, joined, batch, tokens, heads + 2, width // (heads + 2))
+    parts = [aten.part(t, whole, 0, -2, 2), *(indexing.single(t, whole) for _ in "kv")]
+    return [aten.transpose(t, x, 1, 2) for x in parts]
 
 
 def later_keys(t: Tape, queries: int, keys: int, itemsize: int) -> Tensor:

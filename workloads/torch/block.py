@@ -28,6 +28,7 @@ from prestep.workloads.torch.tape import Tape, Tensor
 with lazily():
     from prestep.workloads.torch import adapter as adapters
     from prestep.workloads.torch import (
+        attention_kernels,
         latent_attention,
         liger,
         moe,
@@ -52,6 +53,8 @@ class Attention(Module):
         self.gated = m.attention_gate
         joined = t.choices is not None and t.choices.joined_qkv
         self.joined = self._joined(t, m) if joined else None
+        # One key for all heads in one projection is Falcon's, whose call no fused kernel takes.
+        self.alone = t.written_out and joined and self.rotary and m.kv_heads == 1
         if self.joined is None:
             self._apart(t, m)
         self.wo = self.project(t, m.hidden, self.heads * m.head_dim, "wo", m.out_bias)
@@ -97,7 +100,11 @@ class Attention(Module):
             q = liger.rope(t, q, k)
         elif self.rotary:
             q, k = rope(t, q), rope(t, k)
-        o = merge_heads(t, attention(t, q, k, v, self.window, sinks=self.sinks))
+        if self.alone:
+            o = attention_kernels.in_operations(t, q, k, v, causal=True)
+        else:
+            o = attention(t, q, k, v, self.window, sinks=self.sinks)
+        o = merge_heads(t, o)
         for each in gate:
             o = aten.mul(t, o, aten.activation(t, "sigmoid", each))
         del gate
@@ -121,6 +128,8 @@ class Attention(Module):
         counts = (self.heads, self.kv, self.kv)
         widths = [count * self.head_dim for count in counts]
         gates = widths[:1] if self.gated else []
+        if self.alone and self.joined is not None:
+            return attention_kernels.of_one_key(t, project(self.joined), self.heads)
         if self.joined is not None:
             parts = split_joined(t, project(self.joined), [*widths, *gates])
             own = enumerate(zip(parts, counts, strict=False))

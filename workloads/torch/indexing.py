@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from prestep.workloads.operation import ELEMENT_BYTES, Argument
+from prestep.workloads.operation import ELEMENT_BYTES, Argument, Operand
 from prestep.workloads.operators import copies, indexing, losses
 from prestep.workloads.operators.pointwise import elementwise
 from prestep.workloads.operators.reductions import reduction
@@ -97,6 +97,28 @@ def index(t: Tape, x: Tensor, order: Tensor, times: int = 1) -> Tensor:
         known = {"largest_group": times} if times else {}
         aten.call(t, indexing.put, name, arguments, grad, **known)
         return [grad]
+
+    return t.apply(y, [x], backward)
+
+
+def single(t: Tape, x: Tensor) -> Tensor:
+    """``x[:, :, [place]]``, a copy; the list goes to the GPU, and backward puts the gradient among zeros."""
+    t.saves()
+    place = t.empty((1,), INDEX)
+    listed = Operand("int64", (1,), (), "cpu")
+    aten.call(t, kernels_of, "_to_copy.default", (listed,), place)
+    shape, itemsize = x.shape, x.itemsize
+    y = t.empty((*shape[:2], 1, *shape[3:]), itemsize)
+    aten.call(t, indexing.pick, "index.Tensor", (x, [None, None, place]), y)
+
+    def backward(g: Tensor) -> list[Tensor | None]:
+        options = {"dtype": DTYPES[itemsize], "layout": "torch.strided"}
+        grad = new_zeros(t, g, shape, **options)
+        name, arguments = "_index_put_impl_.default", (grad, [None, None, place], g)
+        known = {"largest_group": 1}
+        return [
+            aten.call(t, indexing.put, name, (*arguments, True, True), grad, **known)
+        ]
 
     return t.apply(y, [x], backward)
 
