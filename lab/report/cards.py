@@ -66,7 +66,7 @@ TEXT = ("tulu3", "openmathinstruct2", "squad", "gsm8k")
 #: Keys of data, runs and files, which no step depends on and values of which are no YAML.
 IDLE = re.compile(
     r"(dataset\.(blend|path|hf_|random_seed|seed|num_workers|source|task_encoder|do_)|\+|'|logger|checkpoint|scheduler"
-    r"|validation|tokenizer|rng|dist\.|rerun|optimizer\.lr|train\.empty|ddp\.check_for_large|model\.hf_model|model\.bos)"
+    r"|validation|tokenizer|rng|dist\.|rerun|optimizer\.lr|ddp\.check_for_large|model\.hf_model|model\.bos)"
 )
 
 

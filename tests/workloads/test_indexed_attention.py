@@ -279,3 +279,9 @@ def test_megatrons_arguments_say_the_same() -> None:
         changed = ARGUMENTS.replace("--dsa-kernel-backend cudnn", wrong)
         with pytest.raises(InputError, match="dsa-"):
             sections_of(changed, "args")
+
+
+@pytest.mark.parametrize("packed", [None, 512])
+def test_packed_samples_say_what_is_compiled_anew(packed: int | None) -> None:
+    said = run(training={"packed": packed} if packed else {})
+    assert any("compiled anew" in text for text in said.warnings) is bool(packed)

@@ -201,6 +201,14 @@ def test_samples_of_a_microbatch_in_one_row_are_documents(tmp_path: Path) -> Non
     assert joined.training == apart.training
 
 
+@pytest.mark.parametrize("level", [0, 2])
+def test_memory_that_is_given_back_is_told(level: int, tmp_path: Path) -> None:
+    """A step that empties the allocator's cache takes memory again, which is not simulated."""
+    said = f"seq_length = 4096\n    cfg.train.empty_unused_memory_level = {level}"
+    made = bridged(tmp_path, "Qwen/Qwen3-30B-A3B", said)
+    assert any("given back" in note for note in made.notes) is bool(level)
+
+
 @pytest.mark.parametrize("on", [True, False])
 def test_deterministic_kernels_are_read(on: bool, tmp_path: Path) -> None:
     """With the ring that Megatron-Bridge asks NCCL for."""

@@ -51,6 +51,11 @@ def caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
             "sparse attention: layers follow Megatron's source, its kernels the rate that FlashMLA's README "
             "prints; no step with them was measured"
         )
+        if s.training.packed is not None:
+            yield (
+                "packed samples: kernels of sparse attention that are compiled anew for samples of another width, "
+                "seconds a step (NVIDIA/cudnn-frontend, issue 1188), are not simulated"
+            )
 
 
 def _adapter_caveats(s: JobSpec, model: ModelSpec) -> Iterator[str]:
