@@ -1,7 +1,7 @@
 """`python -m lab.report.same_programs`: the same model as a captured program and as a scenario, how far they are apart.
 
 Programs are `lab/cases/same/train.py` with the arguments in CASES. `--captures` keeps recordings, which are made once;
-`--clusters` names those on which each pair is predicted. Needs PyTorch.
+`--clusters` names those on which each pair is predicted; `every` is one for each GPU that has a file. Needs PyTorch.
 """
 
 from __future__ import annotations
@@ -15,12 +15,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from prestep.sim.costs.gpu import names as gpu_names
 from prestep.sim.errors import PrestepError
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import KERNEL
 from prestep.sim.planning.planned import Planned
 from prestep.sim.predict import execute, plan, reported
 from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.topologies import load_cluster
+from prestep.topologies.files.bundled import cluster_names
 from prestep.workloads.capture.recorder import captured
 
 PROGRAM = Path(__file__).parent.parent / "cases" / "same" / "train.py"
@@ -139,12 +142,31 @@ def program_of(case: dict[str, Any], recording: Path) -> Path:
     return recording
 
 
+def one_of_each_gpu(folder: Path) -> list[str]:
+    """The smallest cluster with four GPUs of each kind; a GPU that no bundled cluster has is put into a plain host."""
+    sizes: dict[str, tuple[int, str]] = {}
+    for name in cluster_names():
+        fabric = load_cluster(name)
+        if len(fabric.gpus) >= 4 and fabric.gpu_model:
+            found = len(fabric.gpus), name
+            sizes[fabric.gpu_model] = min(sizes.get(fabric.gpu_model, found), found)
+    for gpu in set(gpu_names()) - set(sizes):
+        file = folder / f"{gpu}.toml"
+        file.write_text(f'family = "host"\ngpu = "{gpu}"\n')
+        sizes[gpu] = 8, str(file)
+    return [sizes[gpu][1] for gpu in sorted(sizes)]
+
+
+def _where(cluster: str, gpus: int) -> dict[str, Any]:
+    return {"file" if cluster.endswith(".toml") else "name": cluster, "gpus": gpus}
+
+
 def scenario_of(case: dict[str, Any], cluster: str) -> dict[str, Any]:
     world, mode = case.get("world", 1), case.get("mode", "single")
     parallel: dict[str, Any] = {"dp": world, "data_parallel": "none"}
     batch, length = (64, 197) if case.get("layer") == "vit" else (1, 4096)
     training: dict[str, Any] = {"seq_len": length, "micro_batch": batch}
-    pytorch: dict[str, Any] = {}
+    pytorch: dict[str, Any] = {"version": "2.13"}  # that records the programs
     if mode == "ddp":
         parallel |= {"data_parallel": "ddp", "gradient_as_bucket_view": True}
     elif mode == "fsdp":
@@ -156,6 +178,7 @@ def scenario_of(case: dict[str, Any], cluster: str) -> dict[str, Any]:
         training |= {"microbatches": 2}
     if "ep" in case:
         parallel["ep"] = case["ep"]
+        pytorch["expert_group"] = "own" if case.get("own") else "ddp"
     training["framework"] = (
         "pytorch-compiled" if case.get("compile") else "pytorch-eager"
     )
@@ -165,7 +188,7 @@ def scenario_of(case: dict[str, Any], cluster: str) -> dict[str, Any]:
         if case["checkpoint"] == "around":
             pytorch["checkpoint_compiled"] = "around"
     tables = {
-        "cluster": {"name": cluster, "gpus": world},
+        "cluster": _where(cluster, world),
         "model": MODELS[case.get("layer", "llama")],
         "training": training,
         "parallel": parallel,
@@ -179,7 +202,8 @@ def sides(
 ) -> tuple[Planned, Planned]:
     """The scenario's step and the program's."""
     by_hand = plan(parse_scenario(scenario_of(case, cluster), "same.toml"))
-    where = [f"cluster.name={cluster}", f"cluster.gpus={case.get('world', 1)}"]
+    cells = _where(cluster, case.get("world", 1)).items()
+    where = [f"cluster.{key}={value}" for key, value in cells]
     return by_hand, plan(load_scenario(program_of(case, recording), where))
 
 
@@ -239,22 +263,42 @@ def main(arguments: Iterable[str] | None = None) -> None:
     parser.add_argument("--open", action="store_true", help="say which kernels differ")
     options = parser.parse_args(arguments)
     options.captures.mkdir(exist_ok=True)
-    for cluster in options.clusters:
-        found = []
-        for name in CASES:
-            if options.only in name:
-                try:
-                    found.append(compare(name, options.captures, cluster, options.open))
-                except PrestepError as error:
-                    print(
-                        f"{name:44} {cluster:14} refused: {str(error).splitlines()[0]}"
-                    )
-        for at, key in enumerate(("step", "kernels", "peak")):
-            if found:
-                sizes = [abs(each[at]) for each in found]
-                print(
-                    f"{cluster} {key}: median {median(sizes):.2%}, worst {max(sizes):.2%}"
-                )
+    clusters = options.clusters
+    if clusters == ["every"]:
+        clusters = one_of_each_gpu(options.captures)
+    found: dict[str, dict[str, tuple[float, ...]]] = {each: {} for each in clusters}
+    for name in CASES:
+        for cluster in clusters if options.only in name else ():
+            try:
+                off = compare(name, options.captures, cluster, options.open)
+            except PrestepError as error:
+                reason = str(error).splitlines()[0]
+                print(f"{name:44} {cluster:14} refused: {reason}", flush=True)
+            else:
+                found[cluster][name] = off
+    print(
+        "\n| cluster | step, median, worst | over 1 % | kernels, worst | peak, worst | links equal |"
+    )
+    print("| --- | --- | --- | --- | --- | --- |")
+    for cluster, rows in found.items():
+        if rows:
+            print(summary(Path(cluster).stem, rows))
+
+
+def summary(cluster: str, rows: dict[str, tuple[float, ...]]) -> str:
+    """A line of the table of all clusters."""
+    steps, kernels, peaks, apart = zip(*rows.values(), strict=True)
+    name = max(rows, key=lambda each: abs(rows[each][0]))
+    of = f"of {len(rows)}"
+    cells = (
+        cluster,
+        f"{median(map(abs, steps)):.2%}, {rows[name][0]:+.2%} ({name})",
+        f"{sum(abs(step) > 0.01 for step in steps)} {of}",
+        f"{max(kernels, key=abs):+.2%}",
+        f"{max(peaks, key=abs):+.2%}",
+        f"{apart.count(0.0)} {of}",
+    )
+    return f"| {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":

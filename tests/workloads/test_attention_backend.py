@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,8 @@ from prestep.sim.graph.kernel import BACKWARD, FUSED_ATTENTION, Kernel
 from prestep.sim.graph.opgraph import Chain, OpGraph
 from prestep.sim.lowering import lowered_on
 from prestep.sim.predict import load_fabric
-from prestep.sim.spec.load import load_scenario
+from prestep.sim.spec.load import load_scenario, parse_scenario
+from prestep.sim.spec.sections import Scenario
 from prestep.workloads.torch.attention_backend import default_backend
 from tests.sample import together
 
@@ -58,7 +60,10 @@ def test_the_order_of_kernels_is_pytorchs(
 
 def kinds(*changes: str) -> set[str]:
     """Kernels of attention in a step of Llama 3.2 1B."""
-    scenario = load_scenario(SCENARIO, ("cluster.gpus=4", *changes))
+    return kinds_of(load_scenario(SCENARIO, ("cluster.gpus=4", *changes)))
+
+
+def kinds_of(scenario: Scenario) -> set[str]:
     graph = lowered_on(scenario, load_fabric(scenario)).graph
     forward = {kind.removesuffix(BACKWARD) for kind in all_kinds(graph)}
     return {library for library, kind in FUSED_ATTENTION.items() if kind in forward}
@@ -91,6 +96,30 @@ def test_a_scenario_launches_what_pytorch_takes(
     assert kinds(*where, f"pytorch.version={version}") == {kernel}
     said = kinds(*where, f"pytorch.version={version}", "pytorch.attention=cudnn")
     assert said == {"cudnn"}
+
+
+LAYER = {"kind": "transformer", "hidden": 512, "layers": 1, "heads": 4, "kv_heads": 4}
+LAYER |= {"ffn": 512, "vocab": 512, "head_dim": 128}
+LATENT = {"v_head_dim": 128, "kv_lora_rank": 64, "q_lora_rank": 64, "rope_head_dim": 64}
+
+
+@pytest.mark.parametrize("cluster", ["dgx-a100", "l40s-host", "rtx-pro-6000-host"])
+@pytest.mark.parametrize(
+    ("more", "kernel"),
+    [({}, "flash"), (LATENT, "efficient"), ({"window": 512}, "efficient")],
+    ids=["plain", "latent", "windows"],
+)
+def test_what_flash_attention_lacks_is_memory_efficient(
+    cluster: str, more: dict[str, Any], kernel: str
+) -> None:
+    """Narrower values, and windows, which are masks to PyTorch (sdp_utils.cpp): of one GPU's scenario as of its captures."""
+    tables = {
+        "cluster": {"name": cluster, "gpus": 1},
+        "model": LAYER | more,
+        "training": {"seq_len": 2048, "framework": "pytorch-eager"},
+        "pytorch": {"version": "2.13"},
+    }
+    assert kinds_of(parse_scenario(tables, "layer.toml")) == {kernel}
 
 
 @pytest.mark.parametrize(

@@ -72,3 +72,39 @@ def test_grouped_keys_behind_a_mask_stay() -> None:
     keys = Operand("bf16", (2, 2, *SHAPE[2:]))
     operations = [Fused("cudnn", X, keys, keys, True, False, MASK).forward(X)]
     assert played(operations, (8, 0)) == operations
+
+
+def test_a_program_that_allows_cudnn_alone_has_it_on_other_gpus() -> None:
+    """`sdpa_kernel(SDPBackend.CUDNN_ATTENTION)`: PyTorch has no other kernel to take on an A100."""
+    operations = tuple(calls("cudnn", X, None, True))
+    recorded = Recording(
+        1,
+        operations,
+        (),
+        {},
+        0,
+        2,
+        "h200",
+        versions={"torch": "2.13.0"},
+        attention_said=True,
+    )
+    assert on_gpu(recorded, (8, 0)).operations == operations
+
+
+def test_recordings_know_which_kernels_the_program_switched_off() -> None:
+    """With PyTorch installed: cuDNN's, taken among others and alone."""
+    torch = pytest.importorskip("torch")
+    attention = pytest.importorskip("prestep.workloads.capture.record.attention")
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    x = torch.empty(1, 4, 256, 128, dtype=torch.bfloat16, device="meta")
+    call = attention.Call(x, x, x)
+    before = attention.said
+    try:
+        attention.choose(call, (9, 0))
+        assert not attention.said
+        with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
+            attention.choose(call, (9, 0))
+        assert attention.said
+    finally:
+        attention.said = before

@@ -584,7 +584,7 @@ def test_hooks_see_the_tensors_that_a_program_saves(name: str, tmp_path: Path) -
         "checkpoint",
         "checkpoint_backward",
         "saved_tensor",
-        "saved_tensor_recomputed",
+        "saved_tensor_again",
     )
     keys = ("checkpoint", 0), ("checkpoint", 2), ("saved", 0), ("saved", 2)
     assert [counts[each] for each in names] == [seen[key] for key in keys]

@@ -10,11 +10,12 @@ import pytest
 from prestep.sim.costs import load_gpu
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.planning.planned import with_launches
-from prestep.workloads.host_costs import host_costs
+from prestep.workloads.host_costs import host_costs, prices_and_counts
 from prestep.workloads.host_work import NODES, host_work
 from prestep.workloads.operation import Argument, Operand, Operation
 from prestep.workloads.operators.rules import kernels_of
 from prestep.workloads.torch.recorder import Recorder, Shared
+from tests.workloads.small import LAYERS, lowered
 
 TENSOR = Operand("bf16", (64, 64))
 
@@ -88,3 +89,19 @@ def test_the_host_launches_every_kernel_of_an_operation() -> None:
     replayed = replace(graph.programs[0], host=np.zeros(3))
     free = replace(graph, programs=(replayed,))
     assert not with_launches(free, gpu, 4.0e-6).programs[0].host.any()
+
+
+def test_layers_of_dtensors_cost_by_what_they_do() -> None:
+    """Seven products a block; columns sum their input's gradient, rows their output, whose gradient is made whole."""
+    counts = lowered(tp=2).host_operations[0]
+    products = counts["dtensor_linear"], counts["dtensor_linear_backward"]
+    assert products == (7 * LAYERS, 7 * LAYERS)
+    assert (counts["dtensor_exchange"], counts["dtensor_backward"]) == (
+        2 * LAYERS,
+        7 * LAYERS,
+    )
+    _, counted = prices_and_counts("pytorch-eager")
+    # Tokens as rows, the weight turned, the product and its rows as tokens again; backward both products, the weight
+    # and the gradient turned, and the weight's gradient turned back and detached.
+    forward, back = counted["dtensor_linear"], counted["dtensor_linear_backward"]
+    assert (forward["dtensor_operation"], back["dtensor_operation"]) == (4, 9)

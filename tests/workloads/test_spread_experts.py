@@ -192,6 +192,24 @@ def test_flat_parameters_do_not_spread_experts() -> None:
         executed(type(s)(**{**vars(s), "pytorch": type(s.pytorch)(fsdp="1")}))
 
 
+@pytest.mark.parametrize(("group", "communicators"), [("own", 2), ("ddp", 1)])
+def test_kernels_of_one_communicator_take_turns(group: str, communicators: int) -> None:
+    """NCCL runs kernels of a communicator one after the other: tokens wait where reductions have theirs, and only there."""
+    s = scenario(
+        EXPERTS, None, {"expert_group": group}, dp=4, ep=4, data_parallel="ddp"
+    )
+    result = executed(s)
+    comms = result.lowered.graph.comms
+    assert len({each.communicator for each in comms}) == communicators
+    sent = sum(each.size for each in comms if each.op == "all_to_all")
+    assert sent == 4 * LAYERS * 2 * ACTIVATION  # two of four experts, there and back
+
+
+def test_other_ranks_than_ddps_have_a_communicator_of_their_own() -> None:
+    with pytest.raises(InputError, match=r"expert_group.*ep = dp \* cp = 4"):
+        executed(scenario(EXPERTS, None, {"expert_group": "ddp"}, dp=4, ep=2))
+
+
 @pytest.mark.parametrize("model", [MLP, EXPERTS])
 def test_without_spread_experts_ranks_meet_once(model: dict[str, Any]) -> None:
     """All gradients are reduced in one go; a second round is for experts that are spread."""

@@ -120,9 +120,11 @@ def _training(case: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _pytorch(case: Mapping[str, Any]) -> dict[str, Any]:
-    """[pytorch]: the harness compiles a block and checkpoints around it."""
+    """[pytorch]: the harness compiles a block and checkpoints around it, and exchanges tokens in the world's group."""
     both = case.get("ac") and case.get("compile") and not harness.is_pipeline(case)
-    return {"checkpoint_compiled": "around"} if both else {}
+    around = {"checkpoint_compiled": "around"} if both else {}
+    beside = case.get("mode") == "ddp" and case.get("ep", 1) > 1
+    return around | ({"expert_group": "ddp"} if beside else {})
 
 
 def _parallel(case: Mapping[str, Any], world: int) -> dict[str, Any]:

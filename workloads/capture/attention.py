@@ -20,6 +20,8 @@ CUDNN = "_scaled_dot_product_cudnn_attention"
 def on_gpu(recorded: Recording, capability: tuple[int, ...]) -> Recording:
     """The recording with the attention that PyTorch takes on a GPU of that compute capability; (): unknown."""
     asked = {base(each) for each in recorded.operations}
+    if recorded.attention_said:
+        return recorded  # the program lets PyTorch take no other
     if not capability or not asked & {CUDNN, f"{CUDNN}_backward"}:
         return recorded
     version = recorded.versions.get("torch", "")

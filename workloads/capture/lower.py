@@ -326,6 +326,10 @@ class _RankProgram:
         """Charges the host for forward passes of DistributedDataParallel, whose C++ then prepares for gradients."""
         self.recorder.cpu("ddp_forward", values["number"])
 
+    def play_dtensor(self, values: Mapping[str, Any]) -> None:
+        """Charges the host for what C++ does around an operation of DTensors, beside the calls of Python."""
+        self.recorder.cpu("dtensor_operation", values["number"])
+
     def play_host_computes(self, values: Mapping[str, Any]) -> None:
         self.recorder.cpu("host_byte", values["bytes"])
 

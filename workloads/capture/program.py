@@ -257,7 +257,15 @@ def _peers(recorded: Mapping[str, Any]) -> list[int]:
 
 
 #: What all ranks have alike, but for the count of weights of some.
-OF_THE_FIRST = ("parameters", "step", "assumed", "compiled", "threads", "recomputation")
+OF_THE_FIRST = (
+    "parameters",
+    "step",
+    "assumed",
+    "compiled",
+    "threads",
+    "recomputation",
+    "attention_said",
+)
 
 
 def joined(

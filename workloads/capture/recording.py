@@ -104,6 +104,8 @@ class Recording:
         Of what the program computes on the host; 0: as many as it has cores.
     recomputation
         Whether operations that checkpointing computes again are told from backward's; older files do not tell them.
+    attention_said
+        Whether the program allows no fused attention but cuDNN's, which other GPUs take then as well.
     """
 
     world: int
@@ -120,6 +122,7 @@ class Recording:
     described: Mapping[str, str] = field(default_factory=dict)
     threads: int = 0
     recomputation: bool = False
+    attention_said: bool = False
 
     def axis(self, group: str) -> str:
         """The parallel axis of a group, or a neutral name, with a number where others of the same ranks have it too.
@@ -210,6 +213,7 @@ def _recording(table: Mapping[str, Any]) -> Recording:
         described=dict(table.get("described", {})),
         threads=int(table.get("threads", 0)),
         recomputation=bool(table.get("recomputation", False)),
+        attention_said=bool(table.get("attention_said", False)),
     )
 
 

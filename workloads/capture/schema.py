@@ -63,6 +63,7 @@ EVENTS = {
     "checkpoint": ("number", "backward"),
     "saved": ("number", "backward"),
     "ddp": ("number", "backward"),
+    "dtensor": ("number", "backward"),
     "barrier": (),
     "replay": (),
     "replay_end": (),
@@ -143,6 +144,7 @@ class File(Struct):
     described: dict[str, str] = {}
     threads: Natural = 0
     recomputation: bool = False
+    attention_said: bool = False
 
 
 def wrong_in(table: Mapping[str, Any]) -> Iterator[Wrong]:

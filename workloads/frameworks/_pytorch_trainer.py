@@ -160,9 +160,7 @@ def shards(s: JobSpec) -> Iterator[Mistake]:
         yield s.mistake("parallel.fsdp_shards", expected)
 
 
-@rule(
-    "parallel.cp parallel.ring_degree parallel.ep parallel.data_parallel pytorch training training.seq_len"
-)
+@rule("parallel pytorch training training.seq_len")
 def context(s: JobSpec) -> Iterator[Mistake]:
     """What attention to other ranks' tokens needs, or would have."""
     ranks = s.parallel.cp
@@ -174,6 +172,11 @@ def context(s: JobSpec) -> Iterator[Mistake]:
     if s.parallel.ep > 1 and s.parallel.ep % ranks:
         hint = "experts are spread over whole groups of cp, as torchtitan has it"
         yield s.mistake("parallel.ep", f"a multiple of cp = {ranks}", hint)
+    same = s.parallel.dp * ranks
+    if s.pytorch.expert_group == "ddp" and s.parallel.ep not in (1, same):
+        hint = "a communicator is shared by exchanges of the same ranks"
+        expected = f'"own", or ep = dp * cp = {same}'
+        yield s.mistake("pytorch.expert_group", expected, hint)
     if ranks > 1 and s.parallel.data_parallel == "none":
         hint = "ranks that share samples have parts of each gradient"
         expected = "fsdp, zero1, zero2, zero3, ddp or ddp-no-overlap with cp"

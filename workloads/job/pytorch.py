@@ -38,8 +38,9 @@ class PyTorch:
     cuda: Literal["11", "12", "13"] = common(
         "12", "toolkit: 11's cuBLAS is slower on Hopper; 13's cuDNN faster on Blackwell"
     )
-    attention: Literal["auto", "cudnn", "flash2", "triton"] = key(
-        "auto", "auto: this version's choice (cuDNN from 2.11, else FlashAttention 2)"
+    attention: Literal["auto", "cudnn", "flash", "flash2", "efficient", "triton"] = key(
+        "auto",
+        "auto: this version's (cuDNN from 2.11, else flash); flash2: its library's",
     )
     rotate_method: Literal["allgather", "alltoall"] = key(
         "allgather", "context parallelism: one all-gather, or rank to rank"
@@ -56,7 +57,7 @@ class PyTorch:
     )
     checkpoint_compiled: Literal["inside", "around"] = key(
         "inside",
-        "the checkpoint is within a compiled block (torchtitan), or around it: the block runs whole again (torchtune)",
+        "within a compiled block (torchtitan), or around it, which runs whole again (torchtune)",
         wants="training.framework = pytorch-compiled; training.recompute = full or alternate",
     )
     joined_qkv: bool = key(False, "one projection for queries, keys and values")
@@ -70,6 +71,11 @@ class PyTorch:
     experts: Literal["loop", "grouped"] = key(
         "loop", "in turn, or grouped: torchtitan's or transformers'"
     )
+    expert_group: Literal["own", "ddp"] = key(
+        "own",
+        "expert exchanges: own communicator, or DDP's",
+        wants="parallel.ep > 1; parallel.data_parallel = ddp",
+    )
     loss: Literal["eager", "fp32", "fused"] = key(
         "eager", "log_softmax and nll_loss, the same in fp32, or one kernel"
     )
@@ -77,21 +83,19 @@ class PyTorch:
         "whole",
         "tensor parallelism: whole on every rank, rows with logits gathered, or loss by parts",
     )
-    metrics: int = key(0, "further fp32 losses of a microbatch, for metrics", low=0)
+    metrics: int = key(0, "fp32 losses of a microbatch, for metrics", low=0)
     master_weights: bool = shared(False, "parameters and optimizer in fp32")
     wide_moments: bool = shared(False, "fp32 moments beside 16-bit parameters")
-    fused_optimizer: bool = shared(
-        True, "one kernel for many tensors; else eight for each tensor"
-    )
+    fused_optimizer: bool = shared(True, "one kernel for many tensors; else eight each")
     foreach_optimizer: bool = key(
         False,
-        "fused_optimizer = false: each of Adam's eight steps in one kernel over all tensors (PyTorch's foreach); its "
-        "roots take as much memory as the parameters",
+        "fused_optimizer = false: each of Adam's eight steps in one kernel (PyTorch's foreach); roots take as much "
+        "memory as parameters",
     )
     clip_gradients: bool = shared(False, "gradients are scaled by their norm")
     expandable_segments: bool = key(
         False,
-        "memory: PyTorch's allocator lets its segments grow (PYTORCH_ALLOC_CONF), and reserves less",
+        "PyTorch's allocator lets segments grow (PYTORCH_ALLOC_CONF), and reserves less",
     )
     fsdp: Literal["2", "1"] = key(
         "2",

@@ -24,6 +24,7 @@ from prestep.workloads.megatron.elementwise import fused, pass_over, unsaved
 from prestep.workloads.megatron.gemm import gemm, weight_gradient
 from prestep.workloads.megatron.linear import column_linear, gradient_of, row_linear
 from prestep.workloads.megatron.shard import Shard, whole
+from prestep.workloads.torch.functional import of_dtensors
 from prestep.workloads.torch.tape import Tape, Tensor
 
 # Bytes of an element: dropout reads, writes, and keeps a byte of mask; backward the same. Scaling reads and writes. A
@@ -76,7 +77,7 @@ def adapted_column(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
     shares = s.gathers or s.dtensors
     if shares:
         x = _entered(t, x, s)
-    y = column_linear(t, x, w, whole(s) if shares else s)
+    y = _of_dtensors(t, column_linear(t, x, w, whole(s) if shares else s), s)
     if pair is None:
         return y
     return joined(t, y, through_column(t, x, pair, s), s)
@@ -114,7 +115,7 @@ def adapted_row(t: Tape, x: Tensor, w: Tensor, s: Shard, part: str = "proj") -> 
 def _dtensor_row(t: Tape, x: Tensor, w: Tensor, pair: Pair | None, s: Shard) -> Tensor:
     """The same of DTensors: each rank's part of a sum, with the adapter's added, summed over ranks once."""
     on_host(t, s, "dtensor_linear")
-    y = row_linear(t, x, w, whole(s))
+    y = _of_dtensors(t, row_linear(t, x, w, whole(s)), s)
     if pair is not None:
         y = joined(t, y, through_row(t, x, pair, s), s)
     if s.gathers:
@@ -219,6 +220,7 @@ def product(t: Tape, x: Tensor, w: Tensor, s: Shard) -> Tensor:
 
     def backward(g: Tensor) -> list[Tensor | None]:
         t.cpu("parallel_linear_backward")
+        on_host(t, s, "dtensor_linear_backward")
         on_host(t, s, "dtensor_backward")
         grad = None
         if needs:
@@ -264,6 +266,8 @@ def moved(
     before, itemsize = x.shape, x.itemsize
     y = t.empty(shape, itemsize) if ahead else Tensor(x.storage, shape, itemsize)
     size = max(x.size, y.size)
+    if ahead:
+        on_host(t, s, "dtensor_exchange")
     _exchange(t, ahead, size, s)
 
     def backward(g: Tensor) -> list[Tensor | None]:
@@ -282,10 +286,15 @@ def on_host(t: Tape, s: Shard, name: str) -> None:
         t.cpu(name)
 
 
+def _of_dtensors(t: Tape, y: Tensor, s: Shard) -> Tensor:
+    return of_dtensors(t, y) if s.dtensors and not s.compiled else y
+
+
 def _exchange(t: Tape, op: str, size: float, s: Shard) -> None:
     """A collective of the tensor-parallel group that is waited for; DTensor's reductions work on a copy."""
     if not op:
         return
     if s.dtensors and op in REDUCING:
+        on_host(t, s, "elementwise")
         pass_over(t, int(size) // 2, 2 * size)
     exchange(t, op, size, s.group)

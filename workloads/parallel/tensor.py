@@ -32,6 +32,7 @@ from prestep.workloads.torch.block import BlockParallel, Norm
 from prestep.workloads.torch.latent_attention import LatentAttention, Whole
 from prestep.workloads.torch.modules import FeedForward, Linear, Module
 from prestep.workloads.torch.moe import MixtureOfExperts
+from prestep.workloads.torch.recorder import BACKWARD
 from prestep.workloads.torch.tape import Tape, Tensor
 
 if TYPE_CHECKING:
@@ -64,12 +65,13 @@ class TensorParallel(BlockParallel):
     ) -> Tensor:
         """``x`` replicated, ``w`` split by rows; the input's gradient is summed over ranks."""
         t.cpu("dtensor_linear")
-        return F.with_adapter(t, x, w, F.layer_of(t, self._enter(t, x), w, bias))
+        y = F.of_dtensors(t, F.layer_of(t, self._enter(t, x), w, bias))
+        return F.with_adapter(t, x, w, y)
 
     def row(self, t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tensor:
         """``x`` and ``w`` split along the contraction; the output, each rank's share of the bias in it, is summed."""
         t.cpu("dtensor_linear")
-        y = self.summed(t, F.layer_of(t, x, w, bias))
+        y = self.summed(t, F.of_dtensors(t, F.layer_of(t, x, w, bias)))
         return F.with_adapter(t, x, w, y)
 
     def adapter(self, module: Module, w: Tensor, later: bool) -> Exchanges:
@@ -127,7 +129,7 @@ class TensorParallel(BlockParallel):
             return self._all_reduce(t, y)
         b, s, h = y.shape
         if not t.traces or b > 1:  # a compiler sends one sample's tokens as they lie
-            t.launch(Kernel("aten copy", (y.elements,), bytes=2 * y.size))
+            _copy(t, y)
         copy = t.empty(y.shape, y.itemsize)
         begin(t, "reduce_scatter", y.size, self.group)
         out = t.empty((b, s // self.group.size, h), y.itemsize)
@@ -137,7 +139,7 @@ class TensorParallel(BlockParallel):
 
     def _all_reduce(self, t: Tape, y: Tensor) -> Tensor:
         if not t.traces:  # a compiler sums in place
-            t.launch(Kernel("aten copy", (y.elements,), bytes=2 * y.size))
+            _copy(t, y)
         out = t.empty(y.shape, y.itemsize)
         exchange(t, "all_reduce", y.size, self.group)
         return out
@@ -199,6 +201,8 @@ class TensorParallel(BlockParallel):
             t.cpu("dtensor_backward")
             return [back(t, g)]
 
+        if forward is not _as_it_is:
+            t.cpu("dtensor_exchange")
         return t.apply(forward(t, x), [x], backward)
 
     def _split(self, t: Tape, x: Tensor) -> Tensor:
@@ -215,6 +219,12 @@ class TensorParallel(BlockParallel):
         if experts:
             return SplitExperts(t, m, self.experts, self)
         return FeedForward(t, m, self.shards)
+
+
+def _copy(t: Tape, y: Tensor) -> None:
+    """What a sum works on."""
+    t.cpu("elementwise_backward" if t.phase == BACKWARD else "elementwise")
+    t.launch(Kernel("aten copy", (y.elements,), bytes=2 * y.size))
 
 
 def _as_it_is(t: Tape, x: Tensor) -> Tensor:
@@ -262,7 +272,7 @@ class Asynchronous(TensorParallel):
             product = partial(multiply, t, turned(rows(t, g)), rows(t, kept))
             return [grad, F.later(t, w, product)]
 
-        y = t.apply(y, [x, w], backward)
+        y = F.of_dtensors(t, t.apply(y, [x, w], backward))
         return y if bias is None else aten.add(t, y, bias)
 
     def _gathered(

@@ -64,6 +64,8 @@ def heads_last(t: Tape) -> bool:
 
 #: Tensors that PyTorch's fused kernels save: queries, keys, values, output, its statistics, and two of random numbers.
 FUSED = 7
+#: Values of `pytorch.attention` that are FlashAttention 2: PyTorch's, and its own library's.
+FLASH = ("flash", "flash2")
 # Keys of a kernel's tile: every tile that a query touches is computed.
 TILE = 128
 
@@ -105,7 +107,23 @@ def attention(
 
 
 def _is_flash2(t: Tape) -> bool:
+    """Whether FlashAttention's own library computes it, which has windows and hands out sums of rows."""
     return t.choices is not None and t.choices.attention == "flash2"
+
+
+def _backend(t: Tape, q: Tensor, k: Tensor, mask: Tensor | None) -> str:
+    """FlashAttention takes no mask, and memory-efficient attention no heads that share keys.
+
+    PyTorch computes these in separate operations; recordings for another GPU have one operation, cuDNN's, which stands
+    for them in models too.
+    """
+    asked = "cudnn" if t.choices is None else t.choices.attention
+    if t.plain:
+        return EFFICIENT
+    if asked in FLASH and mask is None:
+        return "flash"
+    narrow = asked in FLASH or asked == EFFICIENT
+    return EFFICIENT if narrow and k.shape[1] == q.shape[1] else "cudnn"
 
 
 def _attention(
@@ -165,12 +183,9 @@ class _Attention:
         causal: bool,
         mask: Tensor | None = None,
     ) -> _Attention:
-        flash2 = _is_flash2(t)
-        # FlashAttention takes no mask, and memory-efficient attention one for every head.
-        plain = t.plain or (flash2 and mask is not None)
-        backend = EFFICIENT if plain else "flash" if flash2 else "cudnn"
+        backend = _backend(t, q, k, mask)
         added = None if mask is None else mask.operand
-        if mask is not None and plain:
+        if mask is not None and backend == EFFICIENT:  # one for every head
             sample, _, *ends = aten.strides_of(mask)
             apart = sample if mask.shape[0] > 1 else 0
             sizes, strides = (*q.shape[:3], k.shape[2]), (apart, 0, *ends)

@@ -14,12 +14,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 if TYPE_CHECKING:
     from prestep.workloads.job import JobSpec
     from prestep.workloads.models.model import ModelSpec
 
+#: Values of `pytorch.attention` by what PyTorch takes.
+OF_PYTORCH: dict[str, Literal["cudnn", "flash", "efficient"]] = {
+    "cudnn": "cudnn",
+    "flash2": "flash",
+    "efficient": "efficient",
+}
 J = TypeVar("J", bound="JobSpec")
 #: First release whose wheels' cuDNN is preferred, and on what: no workstation's Blackwell (12.0).
 PREFERRED, CAPABILITIES = (2, 11), ((9, 0), (10, 0), (10, 3))
@@ -93,11 +99,11 @@ def backend_of(
 def settled(job: J, backend: str) -> J:
     """Returns the job with its attention named, where it leaves the choice to PyTorch.
 
-    Models have no memory-efficient kernel in 16 bits: it counts as cuDNN's, whose values may be narrower as well.
+    Layers of Megatron have no memory-efficient kernel: it counts as cuDNN's, whose values may be narrower as well.
     """
     plain, engine = job.pytorch, job.megatron
-    if plain.attention == "auto":
-        plain = replace(plain, attention="flash2" if backend == "flash2" else "cudnn")
+    if plain.attention == "auto" and backend:
+        plain = replace(plain, attention=OF_PYTORCH[backend])
     if engine.attention == "sdpa":
         engine = replace(engine, attention="flash2" if backend == "flash2" else "flash")
     return replace(job, pytorch=plain, megatron=engine)

@@ -24,7 +24,7 @@ with lazily():
 Step = Callable[[Tape, Tensor], Tensor]
 
 WIDE = 4  # bytes of an element in fp32
-AGAIN = "saved_tensor_recomputed"  # what hooks of a region cost that runs again
+AGAIN = "saved_tensor_again"  # what hooks of a region cost that runs again
 #: Operators of norms, how many statistics of a row they keep in fp32 (and weights they have), and their epsilon.
 RMS = "_fused_rms_norm", 1, None
 NORMS = {
@@ -46,6 +46,13 @@ def layer_of(t: Tape, x: Tensor, w: Tensor, bias: Tensor | None = None) -> Tenso
     """``x @ w.T (+ bias)`` by a block's layer, without its adapter."""
     # The blocks' layers by Transformer Engine; the head is plain.
     return product(t, x, w, bias, t.products_of(t.layer))
+
+
+def of_dtensors(t: Tape, y: Tensor) -> Tensor:
+    """The output of a product of DTensors, whose gradient costs the host as much as a product's forward does."""
+    if y.node is not None:
+        y.node.hooks.append(partial(t.cpu, "dtensor_linear_backward"))
+    return y
 
 
 def with_adapter(t: Tape, x: Tensor, w: Tensor, y: Tensor) -> Tensor:

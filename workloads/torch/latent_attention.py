@@ -17,6 +17,7 @@ from prestep.workloads.operators import copies
 from prestep.workloads.torch import aten, indexing
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch.attention import (
+    FLASH,
     attention,
     cut,
     merge_heads,
@@ -160,8 +161,8 @@ class LatentAttention(Module):
 
 def _narrow_values(t: Tape, value: int, query: int) -> bool:
     """Whether values are too narrow for the kernel: FlashAttention 2 wants them as wide as queries."""
-    flash2 = t.choices is not None and t.choices.attention == "flash2"
-    return flash2 and value != query
+    flash = t.choices is not None and t.choices.attention in FLASH
+    return flash and value != query
 
 
 def padded(t: Tape, x: Tensor, width: int) -> Tensor:

@@ -15,6 +15,8 @@ from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.transformer import Transformer
 
 CHANNELS = 3
+#: The same around the blocks: PatchEmbed and its checks, drops, norms that are none, functions of the model and head.
+AROUND = 17
 Grads = list[Tensor | None]
 
 
@@ -40,6 +42,7 @@ class VisionTransformer(Transformer):
     def _embedded(self, t: Tape, x: Tensor | tuple[int, int]) -> Tensor:
         if isinstance(x, Tensor) or self.token is None:
             return super()._embedded(t, x)
+        t.cpu("module", AROUND)
         side = self.spec.image_size
         pictures = Tensor(None, (x[0], CHANNELS, side, side), t.itemsize)
         h = patches(t, pictures, self.token, self.biases[self.token])

@@ -152,7 +152,9 @@ class WrappedModel(Replica):
         return run
 
     def _parallel(self) -> BlockParallel:
-        spread = self.group("ep") if self.job.parallel.ep > 1 else None
+        parallel = self.job.parallel
+        joined = self.choices.expert_group == "ddp" and parallel.data_parallel == "ddp"
+        spread = self.group("dp" if joined else "ep") if parallel.ep > 1 else None
         if self.job.parallel.tp > 1:
             sequence = self.job.parallel.sequence_parallel
             whole = (

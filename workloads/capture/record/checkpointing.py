@@ -78,6 +78,8 @@ class Checkpointing:
         self._running: list[
             tuple[Any, bool]
         ] = []  # frames, and whether calls there count
+        # A hook's saved tensor, which autograd detaches in C++, by an operator only where a mode looks on.
+        self.handed_out = False
 
     @property
     def inside(self) -> bool:
@@ -108,6 +110,7 @@ class Checkpointing:
     def returned(self, frame: Any) -> None:
         if self._running and self._running[-1][0] is frame:
             self._running.pop()
+            self.handed_out = frame.f_code.co_name == "unpack_hook"
 
     def _wraps_a_hook(self, frame: Any) -> bool:
         """Whether a function is what keeps a hook away from the compiler."""

@@ -140,6 +140,9 @@ class Recorder(TorchDispatchMode):
         if function is torch.ops.prim.device.default:
             return self._device_of(args[0])
         if any(k is not FakeTensor and issubclass(k, WRAPPERS) for k in types):
+            eager = Regions.written is None  # compiled code calls local operations
+            if eager and any(issubclass(each, DTensor) for each in types):
+                Log.current.notice("dtensor", direction())
             # Its own rules say which operations that is on this rank's part; those come back here.
             return NotImplemented
         if torch._C._get_dispatch_mode(IMAGINED) is not None:
@@ -289,7 +292,9 @@ class Recorder(TorchDispatchMode):
         log.backward = log.backward or backward > 0
         if self.wrote is not None and log.backward and not backward:
             self.wrote(function, args, options)
-        if not log.open or (function is DETACH and self.checkpointing.inside):
+        hooked = self.checkpointing.inside or self.checkpointing.handed_out
+        self.checkpointing.handed_out = False
+        if not log.open or (function is DETACH and hooked):
             return  # a hook that detaches a tensor has a price for all that it does
         number = None if entry is None else entry.number
         # Indices that are known count, and calls of one key may have others.

@@ -18,12 +18,12 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from prestep.workloads.capture.record import host_arithmetic, owners, values
+from prestep.workloads.capture.record import attention, host_arithmetic, owners, values
 from prestep.workloads.capture.record.dispatch import Recorder
 from prestep.workloads.capture.record.graphs import Graph
 from prestep.workloads.capture.record.marks import Marks
 from prestep.workloads.capture.record.modes import Names
-from prestep.workloads.capture.record.regions import parts
+from prestep.workloads.capture.record.regions import Regions, parts
 from prestep.workloads.capture.record.streams import Log, Streams
 from prestep.workloads.capture.record.values import Experts
 from prestep.workloads.memory.allocator import Segment
@@ -217,8 +217,12 @@ class Steps:
             Log.current.calls += self._calls(frame)
 
     def _calls(self, frame: Any) -> int:
-        """Calls that one which the interpreter reports counts as: none if not the program's; several items are one."""
-        if not is_of_the_program(frame):
+        """Calls that one which the interpreter reports counts as: none if not the program's; several items are one.
+
+        A compiled function has none: what it was made of runs here alone.
+        """
+        compiled = Regions.calling is not None and not Regions.paused
+        if compiled or not is_of_the_program(frame):
             return 0
         if not goes_on(frame):
             return 1
@@ -259,6 +263,7 @@ class Steps:
             "marks": list(self.marks.names)[:NAMED],
             "threads": host_arithmetic.threads(),
             "recomputation": True,
+            "attention_said": attention.said,
         }
 
 
