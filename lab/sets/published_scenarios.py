@@ -87,7 +87,7 @@ def _parallel(
         "cp": grid.cp,
         "uneven_stages": True,
         **_split(row, grid.tp, grid.pp),
-        **_shards(row, setup, grid.replicas),
+        **_shards(row, setup, grid),
     }
 
 
@@ -153,13 +153,17 @@ def _model(row: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _shards(
-    row: Mapping[str, str], parallel: Mapping[str, Any], ranks: int
+    row: Mapping[str, str], parallel: Mapping[str, Any], grid: _Grid
 ) -> dict[str, int]:
-    """Fewer shards than data-parallel ranks, where the row says so ("FSDP 128" of 1024; "HSDP": within a host)."""
+    """Fewer shards than data-parallel ranks, where the row says so ("FSDP 128" of 1024; "HSDP": within a host).
+
+    Ranks of context parallelism share parameters too.
+    """
+    ranks = grid.replicas
     text = row.get("zero_or_fsdp", "").strip()
     counted = re.fullmatch(r"(?:FSDP|HSDP)2?(?: shard)? (\d+)", text, re.IGNORECASE)
     if counted:
-        shards = int(counted[1])
+        shards = int(counted[1]) * grid.cp
     else:
         shards = 8 if text.upper() == "HSDP" else ranks
     divides = 1 < shards < ranks and ranks % shards == 0
