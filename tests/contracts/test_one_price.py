@@ -122,6 +122,17 @@ def test_every_framework_asks_for_a_product_by_one_operation() -> None:
         assert {kernel for kernel in written if kernel.shape in common} <= program
 
 
+def test_every_framework_asks_for_attention_by_one_operation() -> None:
+    """Forward and backward, to the last field, whether a program calls it, PyTorch's modules or Megatron's."""
+    sizes = {"training.micro_batch": 2, "training.global_batch": 2, "parallel.dp": 1}
+    one = {"cluster.gpus": 1, "training.seq_len": 4096, **sizes}
+    program = attention_of(api.load(str(CAPTURE), {"cluster.gpus": 1}))
+    assert {kernel.kind for kernel in program} == {CUDNN, f"{CUDNN}_backward"}
+    for framework in ("pytorch-eager", "megatron"):
+        said = {"training.framework": framework, **one}
+        assert attention_of(api.load("llama1b-ddp4", said)) == program
+
+
 @pytest.mark.parametrize("name", names())
 def test_a_product_in_fp8_is_one_operation(name: str) -> None:
     """As PyTorch's dispatcher sees it and as layers ask for it; sums in fewer bits take no longer than exact ones."""
@@ -156,14 +167,24 @@ def recorded(m: int, n: int, k: int, scaling: tuple[int, ...], fast: bool) -> Ke
 
 
 def products_of(scenario: Scenario) -> set[Kernel]:
-    """Products of two matrices in a step, with what chains of layers have."""
+    """Products of two matrices in a step."""
+    return {kernel for kernel in kernels_of(scenario) if kernel.is_product}
+
+
+def attention_of(scenario: Scenario) -> set[Kernel]:
+    """Kernels of attention in a step."""
+    return {kernel for kernel in kernels_of(scenario) if kernel.is_attention}
+
+
+def kernels_of(scenario: Scenario) -> set[Kernel]:
+    """Kernels of a step, with what chains of layers have."""
     graphs = [plan(scenario).graph]
     kernels: set[Kernel] = set()
     for graph in graphs:
         for one in graph.kernels:
             if isinstance(one, Chain):
                 graphs.append(one.graph)
-            elif one.is_product:
+            elif isinstance(one, Kernel):
                 kernels.add(one)
     return kernels
 

@@ -6,15 +6,17 @@ Before FlashAttention, products surrounded a softmax that wrote all scores.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
 from prestep.sim.graph.kernel import Kernel
-from prestep.sim.graph.kernel import attention as attention_of
 from prestep.workloads.exchanges import te_context
 from prestep.workloads.exchanges.te_context import Part, Way
 from prestep.workloads.megatron.documents import in_documents, reorder
 from prestep.workloads.megatron.elementwise import pass_over
 from prestep.workloads.megatron.gemm import UNTRANSPOSED
 from prestep.workloads.megatron.shard import Heads, Shard
+from prestep.workloads.operation import Operand
+from prestep.workloads.operators.attention import Fused, fused
 from prestep.workloads.torch.activation_checkpoint import detached
 from prestep.workloads.torch.aten_products import multiply_batch
 from prestep.workloads.torch.attention import in_window
@@ -89,16 +91,6 @@ class _Fused:
         """Attention in one direction to all keys, which other ranks may have."""
         heads, s = self.heads, self.s
         self._quantize(t, way)
-        library = "flash" if s.options.attention == "flash2" else "cudnn"
-        dtype = "fp8" if s.options.fp8_dot_product_attention else "bf16"
-        how = {"backward": way == "bwd", "latent": heads.narrow and library == "cudnn"}
-        how["ordered"] = t.deterministic
-
-        def block(part: Part) -> Kernel:
-            batch, tokens = in_window(part.batch, part.tokens, heads.window)
-            shape = (batch, part.queries, part.keys, tokens, part.dim)
-            return attention_of(shape, dtype, library=library, **how)
-
         part = Part(s.batch, s.tokens, heads.queries, heads.keys, heads.width(way))
         context = s.context
         if context is not None and in_window(1, s.tokens, heads.window)[1] < s.tokens:
@@ -106,9 +98,32 @@ class _Fused:
             context = replace(context, ring=None)
         reorder(t, self.samples, way)
         in_8_bits = WIDTHS.get(s.numbers.scaling, IN_16_BITS)
-        widths = in_8_bits if dtype == "fp8" else IN_16_BITS
+        widths = in_8_bits if s.options.fp8_dot_product_attention else IN_16_BITS
         again = s.options.exchange_result_again
+        block = partial(self._kernel, t, way)
         te_context.attend(t, way, part, context, block, widths, again)
+
+    def _kernel(self, t: Tape, way: Way, part: Part) -> Kernel:
+        """The kernel that attends to the keys of a part: that of PyTorch's operator, which programs call."""
+        batch, tokens = in_window(part.batch, part.tokens, self.heads.window)
+        flash2 = self.s.options.attention == "flash2"
+        wide, narrow = self.heads.dim, self.heads.values
+        if flash2:  # it takes heads of one width
+            wide = narrow = part.dim
+        q, k, v, y = (
+            Operand("bf16", (batch, heads, tokens, width))
+            for heads, width in (
+                *((part.queries, wide), (part.keys, wide)),
+                *((part.keys, narrow), (part.queries, narrow)),
+            )
+        )
+        call = Fused("flash" if flash2 else "cudnn", q, k, v, keeps=True)
+        operation = call.forward(y)
+        if way == "bwd":
+            operation = call.backward(y, y, (q, k, v), t.deterministic)
+        [kernel], *_ = t.shared.launched(operation, fused)
+        in_8_bits = self.s.options.fp8_dot_product_attention
+        return replace(kernel, dtype="fp8") if in_8_bits else kernel
 
     def _quantize(self, t: Tape, way: Way) -> None:
         """Casts queries, keys and values to fp8 before attention in fp8; backward the output's gradient.

@@ -225,8 +225,11 @@ class Fused:
         """Share that is dropped, and causal, where that is not what nothing says."""
         return (0.0, True) if self.causal else ()
 
-    def backward(self, g: Operand, y: Operand, grads: Sequence[Operand]) -> Operation:
-        """With the gradient of the output ``y``, and those of queries, keys and values."""
+    def backward(
+        self, g: Operand, y: Operand, grads: Sequence[Operand], ordered: bool = False
+    ) -> Operation:
+        """With the gradient of the output ``y``, and those of queries, keys and values; `ordered`: in one order."""
+        options = (("deterministic", True),) if ordered else ()
         tensors, random = (self.q, self.k, self.v), self._random
         tokens = self.q.shape[2], self.k.shape[2]
         name = f"{self.name}_backward.default"
@@ -235,13 +238,13 @@ class Fused:
             wanted = True, True, True, False
             last = (True,) if self.causal else ()
             plain = g, *tensors, self.mask, *kept, *random, 0.0, wanted, *last
-            return Operation(name, plain, (), tuple(grads))
+            return Operation(name, plain, options, tuple(grads))
         if self.backend == "flash":
             how = *tokens, 0.0, self.causal
             packed = g, *tensors, *kept, None, None, *how, *random
-            return Operation(name, packed, (), tuple(grads))
+            return Operation(name, packed, options, tuple(grads))
         beside = *random, self.mask, None, None, *tokens, 0.0, self.causal
-        return Operation(name, (g, *tensors, *kept, *beside), (), tuple(grads))
+        return Operation(name, (g, *tensors, *kept, *beside), options, tuple(grads))
 
     def output_strides(self, q: Operand, shape: tuple[int, ...]) -> tuple[int, ...]:
         """Of the output: as queries lie, but for memory-efficient attention."""

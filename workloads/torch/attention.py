@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 
 from prestep.sim.extras import lazily
@@ -226,10 +226,8 @@ class _Attention:
         """Launches the backward pass, with what it needs while it runs."""
         grads = [self.like(x, t.empty(x.shape, x.itemsize)) for x in (q, k, v)]
         out, *parts = (self._part(x) for x in (self.out, *(x.operand for x in grads)))
-        backward = self.call.backward(self._part(g.operand), out, parts)
-        if t.deterministic:
-            options = (*backward.options, ("deterministic", True))
-            backward = replace(backward, options=options)
+        gradient = self._part(g.operand)
+        backward = self.call.backward(gradient, out, parts, t.deterministic)
         # Windows are seen as blocks, which have tokens of their neighbours too.
         self.launch(t, backward, q.elements / self.call.q.elements)
         return grads
