@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from prestep.sim.costs import load_gpu
+from prestep.sim.errors import InputError
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import COMM, KERNEL, OpGraph
 from prestep.sim.predict import predict
@@ -60,9 +61,10 @@ def units(
     place: Place = Place(8, blocking=False),  # noqa: B008 - frozen
     precision: str = "bf16",
     model: dict[str, Any] | None = None,
+    priced: dict[str, float] | None = None,
     **megatron: Any,
 ) -> Units:
-    """The units of a model whose experts lie on eight ranks."""
+    """The units of a model whose experts lie on eight ranks; ``priced``: all that the host is paid for."""
     model = SMALL | (model or {})
     m, o = load_model(Model(**model)), Megatron(**megatron)
     job = JobSpec(
@@ -73,6 +75,8 @@ def units(
     )
     groups = Groups(Grid(EP, 1, 1, cp=1, ep=EP, etp=1), place)
     costs = host_costs("megatron")
+    if priced is not None:
+        costs = dict.fromkeys(costs, 0.0) | priced
     spread = spread_of(groups, job, m)
     return Units(
         job, m, groups.of("tp", 0), None, lambda: Tape(0, Shared(), costs), spread
@@ -260,3 +264,20 @@ def test_biases_of_experts_take_as_long_as_measured(
     took = [1e6 * gpu.duration(kernel) for kernel in seen]
     assert sum(took[:count]) == pytest.approx(forward, rel=0.1)
     assert sum(took[count:]) == pytest.approx(backward, rel=0.15)
+
+
+def test_a_layer_whose_experts_are_padded_replays_as_a_whole() -> None:
+    """One graph holds all but its modules' calls, both ways; one whose rows the router decides is refused."""
+    priced = dict.fromkeys(host_costs("megatron"), 1.0) | {"module": 0.0}
+    whole = {"cuda_graph_scope": ("attn", "moe")} | PADDED
+    layer = units(priced=priced, **whole).layer(0)
+    assert [layer.forward.host, layer.backward.host] == [1.0, 0.0]
+    tables = {
+        "cluster": {"name": "dgx-h100"},
+        "model": SMALL,
+        "training": {"framework": "megatron", "seq_len": 2048},
+        "parallel": {"dp": EP, "ep": EP},
+        "megatron": {"cuda_graph_scope": ["attn", "moe"]},
+    }
+    with pytest.raises(InputError, match="moe_pad_to_capacity"):
+        parse_scenario(tables, "test")

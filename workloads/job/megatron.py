@@ -20,7 +20,7 @@ RecomputedModule = Literal[
     "mhc",
 ]
 GraphedModule = Literal[
-    "attn", "mamba", "mlp", "moe_router", "moe_preprocess", "full_iteration"
+    "attn", "mamba", "mlp", "moe", "moe_router", "moe_preprocess", "full_iteration"
 ]
 KeptPart = Literal["attn", "mamba_out", "moe_latent", "mtp"]
 #: A key of Megatron's own engine, in whose place NeMo Automodel has PyTorch reduce, gather and send.

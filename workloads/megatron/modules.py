@@ -144,7 +144,7 @@ SCOPES: dict[str, GraphedModule] = {
     **dict.fromkeys((*hybrid.LINEAR, hybrid.ATTENTION), "attn"),
     **dict.fromkeys((hybrid.MAMBA, hybrid.CONVOLUTION), "mamba"),
     hybrid.FEED_FORWARD: "mlp",
-    hybrid.EXPERTS: "moe_router",
+    hybrid.EXPERTS: "moe",
 }
 #: And where their memory is told apart, or they run again.
 NAMES = {
@@ -202,7 +202,9 @@ class Layer(Module):
         given: Tensor | None = None  # what a norm made that parts share
         for at, letter in enumerate(self.letters):
             # One graph holds what is captured of a layer.
-            captures = SCOPES[letter] in self.s.options.cuda_graph_scope
+            scope = self.s.options.cuda_graph_scope
+            apart = letter == hybrid.EXPERTS and "moe" not in scope
+            captures = ("moe_router" if apart else SCOPES[letter]) in scope
             with t.capture(captures, not captured):
                 y, join = self._enter(t, x, at)
                 if given is None:
@@ -211,9 +213,7 @@ class Layer(Module):
                     y = given
                 if self.shared:
                     given = y
-                if letter != hybrid.EXPERTS:
-                    x = join(self._run(t, at, y), self.parts[at].proj_bias)
-            if letter == hybrid.EXPERTS:
+            with t.capture(captures and not apart, False):
                 x = join(self._run(t, at, y), self.parts[at].proj_bias)
             captured |= captures
         return x

@@ -303,10 +303,20 @@ def _dropout(s: Scenario) -> Iterator[Mistake]:
             yield s.mistake(f"megatron.{name}", "a share below 1")
 
 
+@rule("megatron.cuda_graph_scope megatron.moe_pad_to_capacity")
+def _graphs(s: Scenario) -> Iterator[Mistake]:
+    """A graph of experts has shapes of its own: their rows may not depend on what the router chose."""
+    o = s.megatron
+    captured = "moe" in o.cuda_graph_scope and s.model.experts
+    if captured and not o.moe_pad_to_capacity:
+        expected = "moe_pad_to_capacity = true beside moe, or moe_router"
+        yield s.mistake("megatron.cuda_graph_scope", expected)
+
+
 _RULES = [
     *(_one_cluster, _one_model, _global_batch, _microbatches, _schedule),
     *(layout_model.expert_ranks, _sequence, layout_model.rings, _order, _channels),
-    *(_dropout, layout_model.adapter_targets, layout_model.adapter_dropout),
+    *(_dropout, _graphs, layout_model.adapter_targets, layout_model.adapter_dropout),
     *(layout_model.adapter_fp32, layout_model.adapter_base),
     *(layout_model.adapter_framework, layout_model.packed),
 ]
