@@ -8,7 +8,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from prestep.sim.analysis import effects
 from prestep.sim.collectives.wires import paths, processes
@@ -183,12 +183,19 @@ def job_of(
         and scenario.megatron.device_connections == 1
         and not shards_parameters(scenario),
         captured=in_megatron and "full_iteration" in graphs,
-        routed_freely=parallel.natural_routing and parallel.ep > 1,
+        routed_freely=_routed_freely(scenario),
         remarks=_remarks(scenario, model, machine),
         sections=scenario.extensions,
         measured=scenario.measured.step_time,
         fitted=scenario.measured.fitted,
     )
+
+
+def _routed_freely(scenario: Scenario) -> Literal["", "balanced", "assumed"]:
+    parallel = scenario.parallel
+    if not parallel.natural_routing or parallel.ep == 1:
+        return ""
+    return "balanced" if parallel.imbalance == "uniform" else "assumed"
 
 
 def _remarks(scenario: Scenario, model: ModelSpec, machine: Machine) -> Remarks:

@@ -187,10 +187,17 @@ NATURAL = math.sqrt(
 
 
 def with_routing(interval: Uncertainty, job: Job, step: float) -> Uncertainty:
-    """The interval of a step whose experts may be uneven, which is not simulated."""
-    if not job.routed_freely:
+    """The interval of a step whose experts may be uneven, or otherwise uneven than was assumed for all routers."""
+    part = Part(ROUTING, GUESS, step, NATURAL)
+    if not job.routed_freely or not step:
         return interval
-    return _longer(interval, step, Part(ROUTING, GUESS, step, NATURAL))
+    longer = _longer(interval, step, part)
+    if job.routed_freely == "balanced":
+        return longer
+    below = math.hypot(math.log(step / interval.low), quantile() * part.spread)
+    above = math.log(longer.high / step)
+    spread = (above + below) / 2 / quantile()
+    return replace(longer, low=step * math.exp(-below), spread=spread)
 
 
 def _longer(interval: Uncertainty, step: float, part: Part) -> Uncertainty:

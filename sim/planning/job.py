@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from prestep.sim.collectives import machine as constants
 from prestep.sim.collectives.settings import Nccl
@@ -94,8 +94,9 @@ class Job:
         Whether elementwise kernels take what the GPU's table says of joined ones.
     in_order, captured : bool
         Whether operations of all streams start in the order of their launches; whether a CUDA graph replays them all.
-    routed_freely : bool
-        Whether tokens go where a trained router sends them, which makes a step longer and is not simulated.
+    routed_freely : str
+        What is simulated where a trained router sends tokens: "balanced" experts, which makes a step longer, or an
+        "assumed" load; "" where something forces the load, or the scenario says it.
     sections : mapping
         What extensions' sections say, by name, for the effects that they have (`prestep.sim.analysis.effects`).
     measured : float or None
@@ -119,7 +120,7 @@ class Job:
     joined_load: bool
     in_order: bool
     captured: bool
-    routed_freely: bool
+    routed_freely: Literal["", "balanced", "assumed"]
     remarks: Remarks = Remarks()
     sections: Mapping[str, Any] = field(default_factory=dict, hash=False)
     measured: float | None = None

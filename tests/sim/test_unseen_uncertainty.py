@@ -64,6 +64,22 @@ def test_natural_routing_may_only_take_longer() -> None:
     )
 
 
+def test_an_assumed_load_may_be_wrong_either_way() -> None:
+    """The step stays; both ends move as far as natural routing does over balanced experts, which is no surer."""
+    loads = {"imbalance": "gini 0.7"}
+    said, assumed = (
+        predict(parse_scenario(changed(EXPERTS, "parallel", **keys), "assumed"))
+        for keys in (loads, loads | {"natural_routing": True})
+    )
+    assert assumed.step_time == said.step_time
+    assert assumed.uncertainty is not None and said.uncertainty is not None
+    below = said.step_time / assumed.uncertainty.low
+    above = assumed.uncertainty.high / said.step_time
+    assert min(below, above) > 1.5
+    assert assumed.uncertainty.low < said.uncertainty.low
+    assert assumed.uncertainty.high > said.uncertainty.high
+
+
 def test_adapters_at_few_tokens_wait_for_the_host() -> None:
     """Their Python is simulated, so that no interval has to hold it; a published step took 1.90 times its kernels."""
     usual, quick = (

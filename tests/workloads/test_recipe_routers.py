@@ -101,7 +101,10 @@ def test_a_bridge_that_balances_nothing(
     model: str, more: tuple[str, ...], load: str, tmp_path: Path
 ) -> None:
     """gpt_oss_bridge.py takes the loss away; a bias of experts balances without one."""
-    assert bridged(tmp_path, model, *more).parallel.imbalance == load
+    made = bridged(tmp_path, model, *more)
+    assert made.parallel.imbalance == load
+    # Nobody knows that router itself, so that the interval has what an assumed load may be wrong by.
+    assert made.parallel.natural_routing or "force" in str(more)
 
 
 @pytest.mark.parametrize(

@@ -52,7 +52,7 @@ class Parallel:
     )
     natural_routing: bool = key(
         False,
-        "a trained router sends tokens: simulated balanced, with a wider interval",
+        "a trained router sends tokens, which widens the interval",
         wants="model.experts > 0",
     )
     vpp: int = key(1, "pipeline stages per rank", low=1)

@@ -272,12 +272,12 @@ def _natural(tables: dict[str, dict[str, Any]], recipe: Recipe) -> list[str]:
     spread = parallel.get("ep", 1)
     routed = tables["training"].get("framework") in ROUTED and isinstance(spread, int)
     balanced = any(megatron.get(key) for key in BALANCED)
-    stated = (
-        balanced or "imbalance" in parallel or parallel.get("routing") == "consecutive"
-    )
+    stated = balanced or parallel.get("routing") == "consecutive"
     if not (experts and routed and spread > 1) or stated:
         return []
     parallel["natural_routing"] = True
+    if "imbalance" in parallel:  # assumed for all routers of a kind (`_routers`)
+        return []
     return [
         f"recipe ({recipe.format}): no key forces balanced experts, which are simulated: steps with natural routing "
         "took 1.0 to 1.6 times as long (three published ones), which the interval has; parallel.imbalance says a load"
