@@ -184,6 +184,7 @@ def assemble(
         _evidence(group, pace, table),
         data=idle.data,
         idle=idle,
+        hops=0.0 if proto == "Simple" else delay - pace.start,
     )
 
 

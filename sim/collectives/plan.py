@@ -103,6 +103,8 @@ class Plan:
         Times that the same crosses links of other hosts which stand for these, with these.
     idle : Idle or None
         What links let pass on an idle network, where that is known.
+    hops : float
+        Seconds of `latency` in which threads wait for flags among the data, step by step: longer beside kernels.
     """
 
     op: str
@@ -122,6 +124,7 @@ class Plan:
     copies: float = 1.0
     data: np.ndarray | None = None
     idle: Idle | None = None
+    hops: float = 0.0
 
     @property
     def data_usage(self) -> np.ndarray:

@@ -42,6 +42,8 @@ class Beside:
         Factor >= 1 on a collective's time beside kernels.
     streaming : float
         The same beside kernels other than products that move at least ``STREAM`` bytes; 0: no different.
+    hops : float
+        Factor >= 1 on steps from rank to rank under LL and LL128 (`Plan.hops`) beside kernels.
     static : float
         Factor on a product of up to `ROUNDS` tiles per SM.
     free, least : float
@@ -60,6 +62,7 @@ class Beside:
     factor: Mapping[str, float]
     static: float = STATIC
     streaming: float = 0.0
+    hops: float = 1.0
 
     def slowdown(
         self, kernel: Kernel, channels: int, sms: int, alone: float = 0.0
@@ -141,7 +144,7 @@ def factor_name(kernel: Kernel) -> str:
 
 FILE = Path(__file__).with_suffix(".toml")
 _FACTOR = schema.Number(above=True)
-_PLAIN = ("communication", "streaming", "default", "reference_channels")
+_PLAIN = ("communication", "streaming", "hops", "default", "reference_channels")
 _KEYS: dict[str, schema.Schema] = {
     "renamed": schema.Named(schema.Text()),
     **dict.fromkeys(_PLAIN, _FACTOR),

@@ -55,6 +55,8 @@ class Timed:
     contention : float
         Factor >= 1 on the time of a collective that runs beside kernels; of what it is over 1, collectives of so many
         channels suffer `scarcity`.
+    hops : float
+        Factor >= 1 on `Plan.hops` of its latency, where kernels run as it begins.
     beside : mapping
         The same beside single kernels, by index, where it is another.
     kernel_gap, launch_latency : float
@@ -93,6 +95,7 @@ class Timed:
     bandwidth: np.ndarray
     slowdown: Callable[[int, int], float] = undisturbed
     contention: float = 1.0
+    hops: float = 1.0
     scarcity: Callable[[int], float] = even
     beside: Mapping[int, float] = field(default_factory=dict)
     kernel_gap: float = 0.0

@@ -33,6 +33,7 @@ class Meeting:
         "crowded",
         "done",
         "here",
+        "hops",
         "network",
         "parts",
         "plan",
@@ -50,11 +51,12 @@ class Meeting:
         parts: tuple[Plan | None, ...],
         communicator: int,
         crowded: float,
+        hops: float,
     ) -> None:
         env = network.env
         self.communicator = communicator
         self.network, self.plan, self.parts = network, plan, list(parts)
-        self.crowded = crowded
+        self.crowded, self.hops = crowded, hops
         self.transfer: Transfer | None = None
         self.ranks: list[Rank] = []
         self.here: tuple[Rank, ...] = ()  # those that had come when it began
@@ -71,7 +73,10 @@ class Meeting:
         self.begin, self.here = env.now, tuple(self.ranks)
         for rank in self.here:
             rank.transferring.append(self)
-        env.timeout(self.plan.latency).callbacks.append(self._send)
+        latency = self.plan.latency
+        if any(rank.working for rank in self.ranks):
+            latency += self.hops * min(self.plan.hops, latency)
+        env.timeout(latency).callbacks.append(self._send)
 
     def _send(self, _: simpy.Event) -> None:
         """The next part's bytes, if there are any."""
@@ -203,7 +208,8 @@ class Meetings:
             plan = self._plan_of(step, c)
             stages = self._stages.get(id(plan)) or stages_of(plan)
             crowded = self.timed.scarcity(plan.channels)
-            of = plan, stages, self._communicators[c], crowded
+            more = self.timed.hops - 1.0
+            of = plan, stages, self._communicators[c], crowded, more
             meeting = Meeting(self.network, *of)
             self.opened[key] = meeting
         return meeting
@@ -213,11 +219,12 @@ class Meetings:
         plan, noise = self.timed.plans[c], self.timed.noise
         if noise is None:
             return plan
-        latency = plan.latency * float(noise.latency[step, c])
+        longer = float(noise.latency[step, c])
         slower = float(noise.bytes[step, c])
         return replace(
             plan,
-            latency=latency,
+            latency=plan.latency * longer,
+            hops=plan.hops * longer,
             usage=plan.usage * slower,
             rate_cap=plan.rate_cap / slower,
         )

@@ -206,6 +206,7 @@ def _timed(
         bandwidth=links,
         slowdown=Slowdown(kernels, beside, gpu.sms, chains),
         contention=beside.communication,
+        hops=beside.hops,
         scarcity=scarcity,
         beside=_contention(beside, graph),
         kernel_gap=machine.kernel_gap,

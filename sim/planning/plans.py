@@ -136,6 +136,7 @@ def _merged(plans: Sequence[Plan]) -> Plan:
         usage=usage,
         data=data,
         latency=max(p.latency for p in plans),
+        hops=max(p.hops for p in plans),
         rate_cap=min(p.rate_cap for p in plans),
     )
 

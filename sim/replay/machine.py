@@ -139,6 +139,7 @@ def timed(
             kernels, beside, gpu.sms if gpu is not None and interferes else 0
         ),
         contention=beside.communication if fabric is not None else 1.0,
+        hops=beside.hops if fabric is not None else 1.0,
         idle=frozenset(i for i, kernel in enumerate(kernels) if kernel.kind == SPIN),
         exclusive=replay.draft.interferes,
     ), unknown_sizes

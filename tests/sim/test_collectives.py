@@ -159,6 +159,21 @@ def test_longer_links_cost_their_latency_at_every_hop() -> None:
     ) == pytest.approx(12e-6)
 
 
+def test_a_ring_s_steps_are_what_grows_of_its_latency() -> None:
+    """A ring of n hosts takes its launch once, and every host adds as many steps of each kind; Simple has no flags."""
+    plans = []
+    for hosts in (4, 8, 16):
+        fabric = load_cluster("rail-h100", hosts=hosts)
+        ring = Nccl(algo="ring", proto="LL128")
+        plans.append(plan_collective("all_gather", 2.0**30, fabric.gpus, fabric, ring))
+    launch = [plan.latency - plan.hops for plan in plans]
+    assert launch == pytest.approx([launch[0]] * 3)
+    few, some, many = (plan.hops for plan in plans)
+    assert many - some == pytest.approx(2 * (some - few))
+    simple = Nccl(algo="ring", proto="Simple")
+    assert plan_collective("all_gather", 2.0**30, fabric.gpus, fabric, simple).hops == 0
+
+
 @pytest.mark.parametrize(
     "op", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "sendrecv"]
 )

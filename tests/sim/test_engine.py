@@ -229,6 +229,17 @@ def test_a_transfer_beside_kernels_is_slower_while_they_run() -> None:
     assert overlapped(contention=1.0)[0] == [(2, 13), (4, 104)]
 
 
+def test_steps_from_rank_to_rank_take_longer_where_kernels_run() -> None:
+    """0.5 of 1 us of latency are steps: beside a kernel they take 1.5 us where the factor is 3, the launch no longer."""
+    ops = [Op(work=100), Op("nccl", comms=(0,), host=5)]
+    made = graph([ops], [all_reduce((0,))])
+    plans = tuple(replace(plan, hops=0.5 * US) for plan in timed(made).plans)
+    side = {"plans": plans, "hops": 3.0, "exclusive": False}
+    assert times(run(made, **side))[1] == (7, 7 + 1 + 0.5 * 2 + 10)
+    alone = graph([ops[1:]], [all_reduce((0,))])
+    assert times(run(alone, **side))[0] == (7, 18)
+
+
 def test_a_transfer_is_not_beside_the_kernel_before_it_on_its_own_stream() -> None:
     """A copy out of the last gather's buffer, then the next gather: however kernels slow transfers, it is alone."""
     ops = [Op("nccl", work=10), Op("nccl", comms=(0,))]
