@@ -35,7 +35,7 @@ zero3_free zero3_gradient zero3_reduce zero3_reduce_param zero3_step_param zero3
 autograd_engine python_call aten_elementwise aten_product aten_attention aten_convolution aten_norm aten_list
 aten_list_tensor fsdp_copy event aten_elementwise_backward aten_product_backward aten_attention_backward
 aten_convolution_backward aten_norm_backward norm_module parallel_linear parallel_linear_backward router
-unfused_router expert_layer expert_layer_backward triton_launch optimizer_fp8
+unfused_router expert_layer expert_layer_backward triton_launch optimizer_fp8 compiled_update
 """
 OPERATIONS = tuple(_OPERATIONS.split())
 PRICES = Table(dict.fromkeys(OPERATIONS, Number()))

@@ -52,6 +52,14 @@ def family(operation: Operation, kernels: tuple[Kernel, ...]) -> str:
     return FAMILIES.get(name, ELEMENTWISE)
 
 
+def extern_work(kernel: Kernel, name: str) -> Work:
+    """Dispatch of an operator that compiled code calls; in backward, too, no node of autograd's does."""
+    family = CONVOLUTION if "convolution" in name else FAMILIES.get(name)
+    if family is None or kernel.kind != f"aten {name}":
+        return (), ()
+    return ((family, 1),), ((family, 1),)
+
+
 def bandwidth(threads: int, memory: float) -> float:
     """Bytes a second that a rank moves as it computes on its host: by so many threads, or by all (0)."""
     return min(threads * THREAD, memory) if threads else memory

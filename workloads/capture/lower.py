@@ -18,7 +18,7 @@ from prestep.workloads.capture.recording import Event, RankRecording, Recording
 from prestep.workloads.capture.summary import model_flops, reads_of
 from prestep.workloads.capture.tables import Tables
 from prestep.workloads.fusion.compile import Compiler
-from prestep.workloads.host_work import THREAD, host_work
+from prestep.workloads.host_work import THREAD, extern_work, host_work
 from prestep.workloads.lowered import Layout, Lowered
 from prestep.workloads.operators.scratch import scratch
 from prestep.workloads.torch.recorder import PHASES, Recorder, Shared
@@ -174,6 +174,7 @@ class _RankProgram:
                 self._give_back(over)
                 for storage, size in fresh.items():
                     self.memory.take(storage, size, stream)
+                recorder.spend(extern_work(issue.kernel, issue.name))
                 recorder.launch(issue.kernel, _stream(stream), issue.name)
                 self._give_back(self.residence.dropped(number, issue))
 

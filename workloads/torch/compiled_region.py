@@ -12,6 +12,7 @@ from functools import partial
 
 from prestep.workloads.fusion.joint import Function, compile_function
 from prestep.workloads.fusion.lifetimes import CALL, Issue, issues
+from prestep.workloads.host_work import extern_work
 from prestep.workloads.memory.account import Storage
 from prestep.workloads.torch.tape import Tape, Tensor
 from prestep.workloads.torch.tracing import Call, TracedGraph, Tracing
@@ -93,6 +94,7 @@ class Graph:
                 if issue.kernel.kind == CALL:
                     self.calls[issue.kernel.shape[0]](t)
                 else:
+                    t.spend(extern_work(issue.kernel, issue.name))
                     t.launch(issue.kernel, name=issue.name)
                 for number in issue.drops:
                     storages.pop(number, None)

@@ -190,6 +190,6 @@ def quantized(
     """Adam with quantized moments: for each tensor a compiled kernel that reads and writes them with their scales."""
     for p in stored:
         state = rule.moments * rule.bytes_of_moment(p.elements, moment)
-        t.cpu("compiled_forward")
+        t.cpu("compiled_update")
         moved = 3.0 * wide * p.elements + 2.0 * state
         t.launch(Kernel("fused", (p.elements,), bytes=moved))
