@@ -1,10 +1,11 @@
-"""How slow the host of a measured machine was: the quickest steps of its other programs say it.
+"""How slow the host of a measured machine was: the steps of its other programs say it.
 
 Hosts differ from start to start of one kind of machine, and nobody can tell without having measured something there.
 The rows of one file come from one start. A step that finds an empty queue, as the first after a synchronisation does,
 takes its Python as long as the host needs, unless the program waits for the GPU or the queue fills up; what else
 happens in a step, as compiling, allocating and tuning in first ones, only adds to that. So the least of all steps
-counts. No row is its own witness.
+counts, or the median of the later half where the host takes longer than the GPU in every step: a host's speed varies,
+and its usual one is asked for. No row is its own witness.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from prestep.workloads.operators.rules import kernels_of
 
 SLOW = 20.0  # a host factor at which the host alone bounds a step, as at SLOWER
 QUEUE = 1024  # launches that wait at most before the host does
-BOUND = (
-    0.9  # share of the GPU's time from which on the host does not run ahead by a queue
-)
+BOUND = 0.9  # share of the GPU's time from which on neither is sure to be waited for
 WITNESSES = 3  # fewer other programs say too little
 WAITS = ("read", "host_waits_event", "host_waits_stream", "host_waits_all", "barrier")
 
 
 def factor_of(row: Row, capture: Path, cluster: str) -> float | None:
-    """The host factor that the quickest step of a row says; None where none says one."""
+    """The host factor that the steps of a row say; None where none says one."""
     measured = row.cpu_steps.get(0, ())
     if not measured or _waits(capture):
         return None
     host, gpu = host_and_gpu(capture, cluster)
-    factor = min(measured) / host
-    if _launches(capture) > QUEUE and factor * host < BOUND * gpu:
+    least = min(measured)
+    if BOUND * least > gpu:
+        return median(measured[len(measured) // 2 :]) / host
+    if _launches(capture) > QUEUE and least < BOUND * gpu:
         return None
-    return factor
+    return least / host
 
 
 def of_others(factors: Sequence[float | None]) -> list[float | None]:

@@ -57,3 +57,18 @@ def test_slow_first_steps_say_nothing_of_a_host(tmp_path: Path) -> None:
     )
     said = factor_of(quick, path, "h200-host-4")
     assert said is not None and factor_of(slow, path, "h200-host-4") == said
+
+
+def test_a_host_that_bounds_every_step_says_how_slow_it_usually_is(
+    tmp_path: Path,
+) -> None:
+    """One quick step among slow ones is no measure of it."""
+    path = tmp_path / "a.capture"
+    recording.write(path, tables([["operate", 0, 0, 0, 1000]] * 20))
+    steady, lucky = (
+        Row("a", "rows:1", {}, 1, cpu_steps={0: (9e-3, *later, 9e-3, 9e-3)})
+        for later in ((9e-3,), (6e-3,))
+    )
+    expected = factor_of(steady, path, "h200-host-4")
+    assert expected is not None
+    assert factor_of(lucky, path, "h200-host-4") == expected
