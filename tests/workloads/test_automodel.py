@@ -101,6 +101,31 @@ def peak(s: Scenario) -> float:
     return max(memory.total for memory in predict(s).peak_memory.values())
 
 
+def gathers_before_layers(s: Scenario) -> list[int]:
+    """How many gathers a rank has issued before each layer of its first forward pass."""
+    graph = plan(s).lowered.graph
+    program = graph.programs[0]
+    seen, before = 0, list[int]()
+    for at, kind in enumerate(program.kind):
+        if kind == COMM:
+            parts = program.parts[program.payload[at]]
+            seen += sum(graph.comms[part].op == "all_gather" for part in parts)
+        elif program.names[at] == "layer forward":
+            before.append(seen)
+    return before[: 2 * LAYERS : 2]  # each is a head and a tail
+
+
+def test_layers_are_gathered_as_far_ahead_as_is_said() -> None:
+    """The same bytes; where its layer computes the next one's gather is under way, backward two (set_modules_to_*)."""
+    ahead = {"forward_prefetch": 1, "backward_prefetch": 2}
+    plain, early = (scenario(1, pytorch=choices) for choices in ({}, ahead))
+    assert sent(early, "all_gather") == sent(plain, "all_gather")
+    # The root, with embedding and head, comes first.
+    assert gathers_before_layers(plain) == [1 + layer for layer in (1, 2, 3, 4)]
+    assert gathers_before_layers(early) == [1 + layer for layer in (2, 3, 4, 4)]
+    assert peak(early) > peak(plain)
+
+
 @pytest.mark.parametrize("microbatches", [1, 3])
 @pytest.mark.parametrize(("dtype", "wide"), [("fp32", 4), ("bf16", 2)])
 def test_gathers_and_reductions_are_as_the_rules_say(

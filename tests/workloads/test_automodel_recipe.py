@@ -227,3 +227,33 @@ def test_modules_that_are_excluded_have_no_adapter(recipe: Path) -> None:
     recipe.write_text(DENSE + PEFT + "  exclude_modules: ['*.o_proj']\n")
     made = load_scenario(recipe, ["cluster.name=dgx-h100"])
     assert list(made.adapter.targets) == [one for one in ALL if one != "proj"]
+
+
+DENSE = """
+step_scheduler:
+  global_batch_size: 8
+  local_batch_size: 1
+model:
+  pretrained_model_name_or_path: meta-llama/Llama-3.1-8B
+  backend:
+    attn: te
+    linear: te
+    rms_norm: te
+distributed:
+  strategy: fsdp2
+  enable_fsdp2_prefetch: {on}
+  fsdp2_backward_prefetch_depth: 3
+dataset:
+  seq_len: 2048
+"""
+
+
+@pytest.mark.parametrize(("on", "depths"), [("true", (1, 3)), ("false", (0, 1))])
+def test_layers_are_gathered_ahead_where_a_recipe_says_so(
+    tmp_path: Path, on: str, depths: tuple[int, int]
+) -> None:
+    """One ahead forward, as FSDP2Config has it, and so many backward as it says; else FSDP2's own order."""
+    path = tmp_path / "dense.yaml"
+    path.write_text(DENSE.format(on=on), encoding="utf-8")
+    choices = load_scenario(path, ["cluster.name=dgx-h100"]).pytorch
+    assert (choices.forward_prefetch, choices.backward_prefetch) == depths

@@ -116,6 +116,12 @@ class PyTorch:
         "gradients are reduced in every microbatch, not in the last alone",
         wants="accumulated",
     )
+    forward_prefetch: int = automodel(
+        0, "automodel: layers gathered ahead", low=0, parts="fsdp"
+    )
+    backward_prefetch: int = automodel(
+        1, "automodel: the same, backward", low=0, parts="fsdp"
+    )
     prefetch: Literal["before", "after"] = flat(
         "before",
         "fsdp = 1: the next gather is issued before or after a module's backward pass",

@@ -29,6 +29,7 @@ SCALING = {
     "mxfp8": "mx",
     "rowwise": "rowwise",
 }
+PREFETCH = "distributed.enable_fsdp2_prefetch"
 
 
 def recognise(document: Document) -> bool:
@@ -62,6 +63,8 @@ def read(document: Document, beside: tuple[Document, ...] = ()) -> Recipe:
     if draft.get("training.framework") == "automodel":
         _compiled.keep_what_automodel_reads(draft)
         _choose(draft, document)
+    elif draft.is_on(document, PREFETCH):
+        draft.assume("layers are gathered in FSDP2's own order, and not ahead")
     _adapters(draft, document)
     draft.hosts = draft.count(document, "benchmark.num_nodes")
     return draft
@@ -308,6 +311,13 @@ def _fsdp(draft: Recipe, document: Document) -> None:
     draft.set("parallel.reshard_after_forward", frees, key, document)
     every = not staged and not draft.typed(document, defers, "truth", usual)
     draft.set("pytorch.reduce_every_microbatch", every, defers, document)
+    explicit = draft.is_on(document, PREFETCH)
+    if explicit and frees and not (staged or experts_of(draft)):
+        # FSDP2Config; its parallelizer of experts has none (apply_fsdp2_sharding_recursively).
+        for way, depth in (("forward", 1), ("backward", 2)):
+            key = f"distributed.fsdp2_{way}_prefetch_depth"
+            value = draft.typed(document, key, "whole", depth)
+            draft.set(f"pytorch.{way}_prefetch", value, key, document)
 
 
 def _attention(draft: Recipe, document: Document) -> None:

@@ -177,7 +177,9 @@ class FullySharded(DataParallel):
             runs[-1] = runs[-1]._replace(last=True)
         for i, group in enumerate(groups):
             group.ahead = self._beyond(groups[i + 1 :], self.policy.ahead)
-            group.behind = self._beyond(groups[:i][::-1], self.policy.behind)
+            # What layers gather explicitly they alone gather (set_modules_to_backward_prefetch).
+            behind = 1 if group is root else self.policy.behind
+            group.behind = self._beyond(groups[:i][::-1], behind)
         if self.policy.staged:
             # The last layer is needed again at once, and so is the root.
             self.kept.update(groups[-2:] if root is not None else groups[-1:])
@@ -341,6 +343,8 @@ def automodel(rank: Rank, shards: int) -> FullySharded:
         streams=Streams(fsdp.COPY_IN, fsdp.GATHER, fsdp.REDUCE, fsdp.REDUCE),
         stored=4 if choices.master_weights else COMPUTED,
         reduced=(WIDE[choices.reduce_dtype], WIDE[experts]),
+        ahead=choices.forward_prefetch,
+        behind=choices.backward_prefetch or 1,
     )
     return FullySharded(rank, shards, policy)
 
