@@ -218,37 +218,6 @@ MIXTRAL: Changes = (
     ("        self.down = linear(INNER, HIDDEN)\n", ""),
     ("self.down(F.silu(self.gate(h)) * self.up(h))", "self.experts(h)"),
 )
-#: Falcon's attention with one key head, between the norms of another decoder.
-FALCON: Changes = (
-    (
-        "class Layer(nn.Module):",
-        "from transformers.models.falcon.modeling_falcon import FalconAttention, FalconConfig\n"
-        "CONFIG = FalconConfig(hidden_size=HIDDEN, num_attention_heads=HEADS, multi_query=True, bias=False)\n"
-        'CONFIG._attn_implementation = "sdpa"\n'
-        "class Layer(nn.Module):",
-    ),
-    (
-        "        self.q, self.k, self.v = (linear(HIDDEN, n * WIDTH) for n in (HEADS, GROUPS, GROUPS))\n",
-        "",
-    ),
-    (
-        "self.o, self.between = linear(HEADS * WIDTH, HIDDEN), Scaled()",
-        "self.attention, self.between = FalconAttention(CONFIG, 0), Scaled()",
-    ),
-    (
-        "        q, k, v = (p(h).view(BATCH, LENGTH, -1, WIDTH).transpose(1, 2) for p in (self.q, self.k, self.v))\n",
-        "",
-    ),
-    ("        q, k = (x * cosines + turned(x) * sines for x in (q, k))\n", ""),
-    (
-        "        a = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)\n",
-        "        tables = (cosines[0], sines[0])\n",
-    ),
-    (
-        "self.o(a.transpose(1, 2).reshape(BATCH, LENGTH, -1))",
-        "self.attention(h, alibi=None, attention_mask=None, position_embeddings=tables)[0]",
-    ),
-)
 #: A batch of one sample, whose dimension no stride counts in.
 ONE: Changes = (("= 2, 64, 256", "= 1, 64, 256"),)
 PERCEPTRON = """
@@ -381,11 +350,6 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         changed(latent(), SHARED_GATE),
         {"model": DEEPSEEK | {"shared_gate": True}},
     ),
-    "one key head": (
-        changed(PROGRAM, FALCON),
-        {"pytorch": {"modules": "transformers", "joined_qkv": True}}
-        | model(kv_heads=1),
-    ),
     "sinks": (changed(PROGRAM, SINKS), TRANSFORMERS | model(sinks=True)),
     "one sample": (changed(PROGRAM, ONE), TRANSFORMERS | single()),
     "gated convolutions of one sample": (
@@ -401,16 +365,21 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
 }
 
 
+def agree(
+    program: str, said: dict[str, Any], folder: Path, patch: pytest.MonkeyPatch
+) -> None:
+    """Operator, types, shapes, strides and order."""
+    if "\nfrom torchtitan" in program and find_spec("torchtitan") is None:
+        pytest.skip("torchtitan is not installed")
+    program_of, model = recorded(program, folder), written(said, patch)
+    for place, (one, other) in enumerate(zip(model, program_of, strict=False)):
+        assert one == other, place
+    assert len(model) == len(program_of)
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_block_asks_for_the_operations_of_its_program(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Operator, types, shapes, strides and order; forward and backward."""
-    program, said = KINDS[name]
-    if "\nfrom torchtitan" in program and find_spec("torchtitan") is None:
-        pytest.skip("torchtitan is not installed")
-    program_of = recorded(program, tmp_path)
-    model = written(said, monkeypatch)
-    for place, (one, other) in enumerate(zip(model, program_of, strict=False)):
-        assert one == other, place
-    assert len(model) == len(program_of)
+    """Forward, backward and optimizer."""
+    agree(*KINDS[name], tmp_path, monkeypatch)

@@ -336,14 +336,14 @@ def activation(t: Tape, kind: str, x: Tensor) -> Tensor:
     return _node(t, y, [x], lambda g: [over(t, name, g, saved, *more)])
 
 
-def to(t: Tape, x: Tensor, itemsize: int) -> Tensor:
+def to(t: Tape, x: Tensor, itemsize: int, **options: str) -> Tensor:
     """``x.to(dtype)`` of another size: saves nothing."""
     before, name = x.itemsize, "_to_copy.default"
 
     def backward(g: Tensor) -> Grads:
         return [over(t, name, g, itemsize=before, layout="torch.strided")]
 
-    return _node(t, over(t, name, x, itemsize=itemsize), [x], backward)
+    return _node(t, over(t, name, x, itemsize=itemsize, **options), [x], backward)
 
 
 def cat(t: Tape, parts: Sequence[Tensor]) -> Tensor:

@@ -25,7 +25,8 @@ def rms_norm(t: Tape, x: Tensor, weight: Tensor, centred: bool = False) -> Tenso
         normed = aten.mul(t, wide, scale)
         del wide, scale
         factor = aten.add_number(t, widened(t, weight), 1.0)
-        return aten.to(t, aten.mul(t, normed, factor), x.itemsize)
+        y = aten.mul(t, normed, factor)
+        return aten.to(t, y, x.itemsize, layout="torch.strided")  # type_as
     normed = aten.to(t, aten.mul(t, wide, scale), x.itemsize)
     del wide, scale
     return aten.mul(t, weight, normed)
