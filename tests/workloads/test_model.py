@@ -81,6 +81,7 @@ def test_a_mixtral_config_has_experts(tmp_path: Path) -> None:
         ({"num_key_value_heads": 0}, "kv_heads: found 0"),
         ({"hidden_size": "wide"}, "hidden_size: found 'wide'"),
         ({"hidden_size": 4097}, "a multiple of heads"),
+        ({"head_dim": 127}, "an even number"),
         ({"num_key_value_heads": 5}, "a divisor of heads"),
     ],
 )

@@ -30,6 +30,8 @@ def numbers(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
         wrong("experts_per_token", spec.experts_per_token, expected)
     if said.experts_per_token is not None and not spec.experts:
         wrong("experts_per_token", said.experts_per_token, "experts beside it")
+    if spec.rotary and not spec.latent and spec.head_dim % 2:
+        wrong("head_dim", spec.head_dim, "an even number: positions turn pairs")
     if (spec.positions == "learned") != (spec.max_positions > 0):
         expected = 'positions = "learned" and max_positions together'
         wrong("max_positions", said.max_positions or "nothing", expected)
