@@ -17,6 +17,7 @@ from prestep.sim.spec.load import load_scenario
 from prestep.workloads.capture.recorder import captured
 from tests.workloads.test_capture_equal import MODEL, SAME, described
 from tests.workloads.test_capture_equal_blocks import KINDS
+from tests.workloads.test_capture_equal_norms import KINDS as NORMS
 
 pytestmark = pytest.mark.slow
 
@@ -25,6 +26,8 @@ NAMES = (
     *("pictures in patches", "windows", "parts beside each other, a norm each"),
     *("a gate of the shared expert", "norms of queries and keys", "gates of attention"),
     *("gated GELU", "relu2", "parts beside each other"),
+    *("norms behind", "norms around", "norms of all heads", "no positions"),
+    *("capped logits", "layer norms without bias"),
 )
 #: Words of the vocabulary: were there as many as a layer is wide, a capture could not tell weights from embeddings.
 SIZES = "4, 64, 512, 512", "4, 64, 512, 768"
@@ -32,7 +35,7 @@ SIZES = "4, 64, 512, 512", "4, 64, 512, 768"
 
 def both(name: str, folder: Path) -> tuple[Planned, Planned]:
     """A step of the model and of its program, every block of which is compiled."""
-    program, said = (SAME | KINDS)[name]
+    program, said = (SAME | KINDS | NORMS)[name]
     blocks = "blocks" if "timm" in program else "layers"
     head = "optimizer = torch.optim"
     compiled = f"for block in model.{blocks}:\n    block.compile()\n{head}"
