@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from prestep.sim.costs import load_gpu
+from prestep.sim.costs.convolutions import products
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.operation import Argument, Operand, Operation
 from prestep.workloads.operators.convolution import scratch
@@ -233,3 +235,23 @@ def test_tensor_cores_read_copies_of_pictures(dtype: str) -> None:
         groups = 32 if other[2] is single else 1
         rest = (None, ones, ones, ones, False, (0, 0, 0), groups, (True, True, False))
         assert not scratch(replace(call, arguments=(*other, *rest)))
+
+
+SIDES = st.tuples(*[st.sampled_from((1, 2, 4, 16))] * 3)
+
+
+@given(SIDES, SIDES)
+def test_patches_are_rows_of_a_product(
+    patch: tuple[int, ...], patches: tuple[int, ...]
+) -> None:
+    """As many as results, and as deep as a patch: of a video's, whose strides differ, as of a picture's."""
+    video = tuple(a * b for a, b in zip(patch, patches, strict=True))
+    image, weight = Operand("bf16", (8, 3, *video)), Operand("bf16", (768, 3, *patch))
+    numbers: tuple[Argument, ...] = (patch, (0,) * 3, (1,) * 3, False, (0,) * 3, 1)
+    result = Operand("bf16", (8, 768, *patches))
+    arguments = (image, weight, None, *numbers)
+    name = "aten.convolution.default"
+    (kernel,) = kernels_of(Operation(name, arguments, (), (result,)))
+    assume(len(set(patch)) > 1)
+    ((rows, columns, depth),) = products(kernel)
+    assert (rows, columns, depth) == (8 * prod(patches), 768, 3 * prod(patch))

@@ -90,14 +90,17 @@ def _shape(
 ) -> tuple[int, ...]:
     """(batch, channels, height, width, filters, kernel height, width, stride, groups).
 
-    1-D ones have height 1; those in space have their depth times their height.
+    1-D ones have height 1; those in space have their depth times their height. Where strides differ, as those of a
+    video's patches do, the stride is the last one, of a picture as high as has as many results.
     """
     n, c, *sides = image.shape
     k, per_group, *kernel = weight.shape
     if transposed is True:
         k = per_group * groups
-    tall, high = prod(sides[:-1]), prod(kernel[:-1])
-    return n, c, tall, sides[-1], k, high, kernel[-1], (stride or (1,))[0], groups
+    tall, high, last = prod(sides[:-1]), prod(kernel[:-1]), (stride or (1,))[-1]
+    if len(set(stride)) > 1 and transposed is not True:
+        tall = max(1, tall * last**2 // prod(stride))
+    return n, c, tall, sides[-1], k, high, kernel[-1], last, groups
 
 
 def _flops(pixels: Operand, weight: Operand) -> float:
