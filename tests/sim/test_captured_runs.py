@@ -23,10 +23,17 @@ from prestep.sim.studies.search import clusters
 from prestep.topologies import cluster_names, several_hosts
 from prestep.topologies.files.clusterfile import read
 from prestep.workloads.capture import recording
+from prestep.workloads.capture.lower import lower
 from prestep.workloads.capture.recorder import device
+from prestep.workloads.host_costs import host_costs
 from prestep.workloads.traces.work import family
 from tests.sample import together
-from tests.workloads.test_capture_recording import COMPUTE, all_reduce, tables
+from tests.workloads.test_capture_recording import (
+    COMPUTE,
+    all_reduce,
+    tables,
+    transfer,
+)
 
 
 def job(folder: Path, world: int = 1) -> Path:
@@ -293,3 +300,20 @@ def test_operators_that_a_program_does_not_call_have_no_time(tmp_path: Path) -> 
     assert "that `prestep capture` recorded" in refusal(
         "run", "llama1b-ddp4", "--set", f"{MATMUL}=1ms"
     )
+
+
+@pytest.mark.parametrize(("second", "stages"), [(20, 1), (10, 2)])
+def test_ranks_that_send_and_do_different_work_are_stages(
+    tmp_path: Path, second: int, stages: int
+) -> None:
+    """Parts of a sequence do the same and wait for the slowest GPU, as in a scenario; stages for what they are sent."""
+
+    def rank(own: int, kind: str, times: int) -> dict[str, object]:
+        events = [*COMPUTE[:times], transfer(1, kind, 1 - own)]
+        return {"rank": own, "represents": [own], "events": events, "alive": {}}
+
+    ranks = [rank(0, "send", 20), rank(1, "recv", second)]
+    path = tmp_path / "job.capture"
+    recording.write(path, tables([], 2) | {"ranks": ranks})
+    layout = lower(recording.read(path), host_costs("captured")).layout
+    assert (layout.dp, layout.pp) == (2 // stages, stages)

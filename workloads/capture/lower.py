@@ -72,12 +72,26 @@ def lower(
         {rank: p.recorder.memory for rank, p in programs.items()},
         {rank: p.recorder.counts for rank, p in programs.items()},
         recording.parameters,
-        Layout(recording.world, 1, 1),
+        _layout(recording),
         (host_factor, marks),
         model_flops=model_flops(recording, compiler.kernels),
         reads=reads_of(recording),
         launch=scaled["launch"],
     )
+
+
+def _layout(recording: Recording) -> Layout:
+    """Ranks that send to each other are stages where they do different work; none waits for the others' slowest GPU."""
+    ranks, world = recording.ranks, recording.world
+    work = {
+        tuple(e.values["operation"] for e in rank.events if e.kind == "operate")
+        for rank in ranks
+    }
+    if len(work) == 1 or world % len(ranks):
+        return Layout(world, 1, 1)
+    near = ranks[1].rank - ranks[0].rank == 1
+    order = ("tp", "pp", "dp") if near else ("tp", "dp", "pp")
+    return Layout(world // len(ranks), len(ranks), 1, order)
 
 
 def _graph(
