@@ -50,13 +50,12 @@ class Meeting:
         plan: Plan,
         parts: tuple[Plan | None, ...],
         communicator: int,
-        crowded: float,
-        hops: float,
+        timed: Timed,
     ) -> None:
         env = network.env
         self.communicator = communicator
         self.network, self.plan, self.parts = network, plan, list(parts)
-        self.crowded, self.hops = crowded, hops
+        self.crowded, self.hops = timed.scarcity(plan.channels), timed.hops - 1.0
         self.transfer: Transfer | None = None
         self.ranks: list[Rank] = []
         self.here: tuple[Rank, ...] = ()  # those that had come when it began
@@ -207,11 +206,8 @@ class Meetings:
         if meeting is None:
             plan = self._plan_of(step, c)
             stages = self._stages.get(id(plan)) or stages_of(plan)
-            crowded = self.timed.scarcity(plan.channels)
-            more = self.timed.hops - 1.0
-            of = plan, stages, self._communicators[c], crowded, more
-            meeting = Meeting(self.network, *of)
-            self.opened[key] = meeting
+            of = plan, stages, self._communicators[c], self.timed
+            meeting = self.opened[key] = Meeting(self.network, *of)
         return meeting
 
     def _plan_of(self, step: int, c: int) -> Plan:
@@ -219,8 +215,7 @@ class Meetings:
         plan, noise = self.timed.plans[c], self.timed.noise
         if noise is None:
             return plan
-        longer = float(noise.latency[step, c])
-        slower = float(noise.bytes[step, c])
+        longer, slower = float(noise.latency[step, c]), float(noise.bytes[step, c])
         return replace(
             plan,
             latency=plan.latency * longer,
