@@ -53,10 +53,13 @@ BASES["stages"] = {
 }
 BASES["experts"] = {
     "cluster": {"name": "dgx-h100"},
-    "model": MODEL
-    | {"vocab": 1000, "experts": 8, "experts_per_token": 2, "moe_ffn": 256},
-    "training": {"seq_len": 256, "framework": "megatron", "microbatches": 2},
+    # So large that its kernels, not its host, decide: what overlaps is to be seen.
+    "model": {"kind": "transformer", "hidden": 4096, "layers": 2, "heads": 32}
+    | {"ffn": 16384, "vocab": 1000}
+    | {"experts": 8, "experts_per_token": 2, "moe_ffn": 2048},
+    "training": {"seq_len": 8192, "framework": "megatron", "microbatches": 2},
     "parallel": {"dp": 8, "ep": 4, "data_parallel": "zero1"},
+    "megatron": {"overlap_grad_reduce": True},
 }
 QUICK = ("cluster", "nccl", "faults", "checkpoint", "inference", "placement", "rl")
 LONG = ("pytorch", "adapter", "dataload")
