@@ -202,22 +202,6 @@ WIDE = """for each in model.layers:
     if shared := each.experts.shared_experts:  # registered in another order
         shared._modules["w2"] = shared._modules.pop("w2")
 optimizer ="""
-#: transformers' layer of experts in a decoder of its modules.
-MIXTRAL: Changes = (
-    (
-        "class Layer(nn.Module):",
-        "from transformers.models.mixtral.modeling_mixtral import MixtralConfig, MixtralSparseMoeBlock\n"
-        "CONFIG = MixtralConfig(hidden_size=HIDDEN, intermediate_size=INNER, num_experts_per_tok=2)\n"
-        'CONFIG._experts_implementation = "grouped_mm"\n'
-        "class Layer(nn.Module):",
-    ),
-    (
-        "        self.gate, self.up = linear(HIDDEN, INNER), linear(HIDDEN, INNER)\n",
-        "        self.experts = MixtralSparseMoeBlock(CONFIG)\n",
-    ),
-    ("        self.down = linear(INNER, HIDDEN)\n", ""),
-    ("self.down(F.silu(self.gate(h)) * self.up(h))", "self.experts(h)"),
-)
 #: A batch of one sample, whose dimension no stride counts in.
 ONE: Changes = (("= 2, 64, 256", "= 1, 64, 256"),)
 PERCEPTRON = """
@@ -245,6 +229,29 @@ def changed(program: str, changes: Changes) -> str:
         assert line in program, line
         program = program.replace(line, other)
     return program
+
+
+def routed_by(family: str, words: str) -> str:
+    """A decoder of transformers' modules with a family's layer of experts."""
+    module, name = family.lower(), family.replace("_", "")
+    made = f"""from transformers.models.{module} import modeling_{module} as family
+CONFIG = family.{name}Config(hidden_size=HIDDEN, {words}, num_experts_per_tok=2)
+CONFIG._experts_implementation = "grouped_mm"
+def routed():
+    layer = family.{name}SparseMoeBlock(CONFIG)
+    layer._modules["experts"] = layer._modules.pop("experts")  # registered behind the gate, as most are
+    return layer
+class Layer(nn.Module):"""
+    changes = (
+        ("class Layer(nn.Module):", made),
+        (
+            "        self.gate, self.up = linear(HIDDEN, INNER), linear(HIDDEN, INNER)\n",
+            "        self.experts = routed()\n",
+        ),
+        ("        self.down = linear(INNER, HIDDEN)\n", ""),
+        ("self.down(F.silu(self.gate(h)) * self.up(h))", "self.experts(h)"),
+    )
+    return changed(PROGRAM, changes)
 
 
 def model(**keys: Any) -> dict[str, Any]:
@@ -308,11 +315,28 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
         {"pytorch": {"experts": "grouped"}}
         | model(kv_heads=4, experts=8, experts_per_token=1),
     ),
-    "grouped experts of transformers": (
-        changed(PROGRAM, MIXTRAL),
-        {"pytorch": {"modules": "transformers", "experts": "grouped"}}
-        | model(experts=8, experts_per_token=2),
-    ),
+    **{
+        f"grouped experts of {family}": (
+            routed_by(family, f"{words}, num_{kind}experts=8"),
+            {"pytorch": {"modules": "transformers", "experts": "grouped"}}
+            | model(experts=8, experts_per_token=2, **keys),
+        )
+        for family, words, kind, keys in (
+            ("Mixtral", "intermediate_size=INNER", "local_", {}),
+            (
+                "Qwen3_Moe",
+                "moe_intermediate_size=INNER, norm_topk_prob=True",
+                "",
+                {"router_narrow": True},
+            ),
+            (
+                "Olmoe",
+                "intermediate_size=INNER",
+                "",
+                {"router_narrow": True, "norm_topk": False},
+            ),
+        )
+    },
     "two microbatches": (changed(plain(), TWICE), {"training": {"global_batch": 4}}),
     "a perceptron": (
         PERCEPTRON,

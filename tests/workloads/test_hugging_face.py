@@ -76,6 +76,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 1536,
         "num_experts": 128,
         "num_experts_per_tok": 8,
+        "norm_topk_prob": True,
         "decoder_sparse_step": 1,
         "mlp_only_layers": [],
     },

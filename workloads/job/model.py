@@ -24,7 +24,7 @@ class Keys(Generic[N]):
 
     name: str | N = part("named model; `prestep list models`")
     file: str | N = part(
-        "TOML model, Hugging Face config.json, Megatron arguments or a capture"
+        "TOML, Hugging Face config.json, Megatron's arguments (.txt, .sh, .yaml) or a capture"
     )
     family: str | N = part("model_type that a config.json is read as")
     kind: Literal["transformer", "vit", "mlp", "resnet", "program"] | N = part(
@@ -63,6 +63,8 @@ class Keys(Generic[N]):
     dense_layers: int | N = part("first layers without experts; default 0", low=0)
     moe_every: int | N = part("every n-th layer has experts; default 1", low=1)
     router_bias: bool | N = part("the router has a bias; default false")
+    router_narrow: bool | N = part("experts' weights in 16 bits; default false")
+    norm_topk: bool | N = part("a token's weights sum to one; default true")
     q_lora_rank: int | N = width(
         "compressed width of queries (latent, compressed attention)"
     )
@@ -165,8 +167,4 @@ class Keys(Generic[N]):
 
 @dataclass(frozen=True)
 class Model(Keys[None]):
-    """What is trained: a named model, a file (TOML, a Hugging Face config.json, or Megatron-LM's arguments as .txt, .sh
-    or .yaml), or inline keys beginning with kind.
-
-    Inline keys beside name or file replace the model's own.
-    """
+    """What is trained: a named model, a file, or inline keys beginning with kind, which beside those replace theirs."""

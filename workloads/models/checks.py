@@ -41,7 +41,7 @@ def numbers(said: Model, spec: ModelSpec, where: str) -> list[Mistake]:
 # Keys that count only where another key is given.
 _NEEDS = {
     "experts": words(
-        "moe_ffn shared_experts dense_layers moe_every router_bias moe_latent hash_layers"
+        "moe_ffn shared_experts dense_layers moe_every router_bias router_narrow norm_topk moe_latent hash_layers"
     ),
     "kv_lora_rank": ("v_head_dim",),
     "window": ("window_every",),

@@ -148,6 +148,7 @@ _UNSAID: dict[str, Any] = {
     "positions": "none",
     "norms": "before",
     "moe_every": 1,
+    "norm_topk": True,
     "streams": 1,
 }
 

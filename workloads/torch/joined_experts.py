@@ -29,6 +29,7 @@ class JoinedExperts(Module):
     def __init__(self, t: Tape, m: ModelSpec, experts: int, parts: int = 1) -> None:
         super().__init__()
         self.activation, self.clamped, self.gated = m.activation, m.clamped, m.gated
+        self.narrow, self.norm = m.router_narrow, m.norm_topk
         self.ffn = m.moe_ffn // parts
         width = self.ffn * (2 if m.gated else 1)
         self.w1 = self.project(t, width, m.hidden, "w1", m.bias, experts)
@@ -44,8 +45,9 @@ class JoinedExperts(Module):
     ) -> tuple[Tensor, Tensor | None]:
         """What the experts that a gate chooses make of tokens, weighted and summed; others come later."""
         (tokens, width), count = x.shape, layer.chosen
+        trained = layer.gate in layer.biases
         weights, numbers = chosen_by_transformers(
-            t, logits, count, layer.gate in layer.biases
+            t, logits, count, trained, self.narrow, self.norm
         )
         del logits
         weights = aten.reshape(t, weights, tokens * count)

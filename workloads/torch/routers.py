@@ -44,15 +44,20 @@ def chosen_by_titan(
 
 
 def chosen_by_transformers(
-    t: Tape, logits: Tensor, count: int, trained: bool
+    t: Tape, logits: Tensor, count: int, trained: bool, narrow: bool, norm: bool
 ) -> tuple[Tensor, Tensor]:
-    """The same of transformers; ``trained``: the gate has a bias, and scores are those of the chosen alone."""
+    """The same of transformers; ``trained``: the gate has a bias, and scores are those of the chosen alone.
+
+    ``narrow``: weights get the logits' type; ``norm``: those of a token sum to one.
+    """
     t.cpu("module")
     if trained:
         weights, numbers = highest(t, logits, count)
         return I.softmax(t, weights, dim=1), numbers
     weights, numbers = highest(t, I.softmax(t, widened(t, logits)), count)
-    return divided(t, weights, summed(t, weights, -1), in_place=True), numbers
+    if norm:
+        weights = divided(t, weights, summed(t, weights, -1), in_place=True)
+    return aten.to(t, weights, logits.itemsize) if narrow else weights, numbers
 
 
 def _places(t: Tape, x: Tensor, how: tuple[int | bool, ...]) -> Tensor:

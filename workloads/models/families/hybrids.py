@@ -120,6 +120,8 @@ def _experts(config: Config, where: str) -> Config:
             config, "shared_expert_intermediate_size", width, where
         ),
         "shared_gate": bool(config.get("shared_expert_intermediate_size")) or None,
+        "router_narrow": True,
+        "norm_topk": bool(config.get("norm_topk_prob", True)),
     }
 
 
