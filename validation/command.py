@@ -11,7 +11,7 @@ from typing import Any
 from prestep.sim import files
 from prestep.sim.analysis.json_text import finite
 from prestep.sim.errors import InputError
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.validation.report import baseline, coverage
 from prestep.validation.report import report as writers
 from prestep.validation.report.against import Comparison, against
@@ -57,46 +57,7 @@ def compare(
     return [validate(name, rows, jobs, **where) for name in chosen]
 
 
-_ERRORS = words.open_table(
-    "errors of several cases, as shares",
-    n=words.whole("cases"),
-    mape=words.maybe(words.or_null(words.number("mean of the absolute errors"))),
-    worst=words.maybe(words.or_null(words.number())),
-    bias=words.maybe(words.or_null(words.number("mean of the signed errors"))),
-    worst_id=words.maybe(words.or_null(words.text())),
-    rank_correlation=words.maybe(words.or_null(words.number("Spearman's"))),
-)
-
-_REPORT = words.open_table(
-    "a set; keys beside these depend on its kind",
-    set=words.text(),
-    title=words.text(),
-    passed=words.flag("whether all checks did"),
-    groups=words.maybe(words.named(_ERRORS)),
-    checks=words.items(
-        words.table(
-            "a figure against its limit",
-            name=words.text(),
-            value=words.or_null(words.number()),
-            limit=words.or_null(words.number()),
-            passed=words.flag(),
-            detail=words.text(),
-        )
-    ),
-    cases=words.items(
-        words.open_table("a measured case", id=words.maybe(words.text()))
-    ),
-    compared=words.maybe(words.open_table("what moved since a base (--compare)")),
-    skipped=words.maybe(words.items(words.open_table("a row that was not compared"))),
-    by_slice=words.named(_ERRORS),
-)
-
-SCHEMA = words.titled(
-    "Predictions beside measurements: `prestep validate --json`.",
-    words.either(
-        "of one set an object, of several a list", _REPORT, words.items(_REPORT)
-    ),
-)
+SCHEMA = schemas_beside(__file__)["schema"]
 
 
 def as_json(reports: Sequence[Report], compared: Comparison | None = None) -> Any:

@@ -18,7 +18,7 @@ from typing import Any
 from prestep.sim import __version__, files, schema
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.predict import predict
 from prestep.sim.schema import Anything, Items, Named, Number, Table, Text
 from prestep.sim.spec.load import parse_scenario
@@ -44,34 +44,15 @@ FEWEST, UNSTEADY = 5, 0.1
 FAR = 3.0
 
 
-_ROW = words.table(
-    "",
-    id=words.text("the same for the same measurement"),
-    where=words.text("file and line"),
-    measured=words.number("s: the median of the steps"),
-    predicted=words.number("s", of="result.step_time"),
-    signed_error=words.number(
-        "(predicted - measured) / measured",
-        of=lambda row: row.result.step_time / row.measured - 1,
-    ),
-    low=words.or_null(words.number("s", of=lambda row: row.interval[0])),
-    high=words.or_null(
-        words.number("s: nine in ten steps lie between", of=lambda row: row.interval[1])
-    ),
-    doubts=words.items(words.text(), "why it can hardly be true"),
+_DECLARED = schemas_beside(
+    __file__,
+    good=lambda rows: not any(one.doubts for one in rows),
+    all=lambda rows: rows,
+    error=lambda row: row.result.step_time / row.measured - 1,
+    low=lambda row: row.interval[0],
+    high=lambda row: row.interval[1],
 )
-
-SCHEMA = words.titled(
-    "Measurements that others send: `prestep submit --json`.",
-    words.table(
-        "",
-        good=words.flag(
-            "whether no row has doubts",
-            of=lambda rows: not any(one.doubts for one in rows),
-        ),
-        rows=words.items(_ROW, of=lambda rows: rows),
-    ),
-)
+SCHEMA = _DECLARED["schema"]
 
 
 @dataclass(frozen=True)
@@ -129,7 +110,7 @@ def text(rows: Sequence[Checked]) -> str:
     """The file for a pull request: what was sent, and under `checked` this version's prediction."""
     lines = []
     for row in rows:
-        report = _ROW.row(row)
+        report = _DECLARED["row"].row(row)
         checked = {key: report[key] for key in ("id", "measured", "predicted")}
         checked["prestep"] = __version__
         fields = {key: row.row[key] for key in NEEDED}

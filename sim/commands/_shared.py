@@ -20,11 +20,12 @@ from prestep.sim.errors import EXIT_INPUT, InputError, Mistake, PrestepError
 from prestep.sim.extras import lazily, missing
 from prestep.sim.spec import openers
 from prestep.sim.strict import whole_number_meant
-from prestep.sim.tools import crash, process
+from prestep.sim.tools import process
 from prestep.topologies.files.bundled import place_of
 
 with lazily():
     from prestep.sim.analysis import cost, json_text
+    from prestep.sim.tools import crash
 
 EXISTING = click.Path(exists=True, dir_okay=False, path_type=Path)
 POSITIVE = click.FloatRange(0, 1e9, min_open=True)

@@ -1,4 +1,4 @@
-"""What every `--json` prints, as JSON Schema, in the words of `prestep.sim.outputs.words`.
+"""What every `--json` prints, as JSON Schema: TOML files beside the modules that print it say it in few words.
 
 Keys may be added in any version, so no schema forbids a key that it does not know. An output is an entry point of the
 group `prestep.outputs`, by the command's words joined by dashes. It names a schema, or a function that makes one, whose

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from prestep.sim import progress
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.reliability.failures import evidence, job_of, rates_of
 from prestep.sim.reliability.job import DAY, Job, Outcome, run, young_daly
 from prestep.sim.reliability.slow_hosts import HOUR
@@ -31,60 +31,7 @@ _PARTS = {
 }
 
 
-_SHARE = words.number("0 to 1")
-
-SCHEMA = words.titled(
-    "Training time that counts, over weeks: `prestep goodput --json`.",
-    words.table(
-        "",
-        goodput=words.number(
-            "useful time over all of it, 0 to 1: the mean of the replicas"
-        ),
-        confidence=words.number("of `low` and `high`, 0 to 1"),
-        **words.each(words.or_null(_SHARE), "half_width", "low", "high"),
-        worst=_SHARE,
-        best=_SHARE,
-        replicas=words.whole(),
-        gpus=words.whole(),
-        days=words.number(),
-        mtbf=words.or_null(words.number("s between failures")),
-        interruptions=words.number("a run"),
-        interruptions_by_component=words.named(words.number("a run")),
-        shares=words.named(_SHARE, "what the time goes to"),
-        interval=words.number("s of work between saves"),
-        young_daly=words.or_null(words.number("s: the interval of that formula")),
-        **words.each(words.SECONDS, "save_stall", "restart", "load_time", "step_time"),
-        effective_step_time=words.or_null(
-            words.number("s: all of the time over the steps that count")
-        ),
-        evidence=words.named(words.text()),
-        takes=words.named(
-            words.whole(), "component -> hosts that its failure takes out"
-        ),
-        progress_with_hosts_missing=words.items(words.number()),
-        slow_hosts=words.named(
-            words.number(), "how many there were, were found, were noticed"
-        ),
-        optimal_interval=words.maybe(words.SECONDS),
-        optimal_low=words.maybe(words.or_null(words.SECONDS)),
-        optimal_high=words.maybe(words.or_null(words.SECONDS)),
-        young_daly_behind=words.maybe(words.or_null(_SHARE)),
-        young_daly_behind_half_width=words.maybe(words.or_null(_SHARE)),
-        tried=words.maybe(
-            words.items(
-                words.table(
-                    "",
-                    interval=words.SECONDS,
-                    goodput=_SHARE,
-                    half_width=words.or_null(_SHARE),
-                    behind=words.or_null(_SHARE),
-                    behind_half_width=words.or_null(_SHARE),
-                ),
-                "intervals that --optimal tried",
-            )
-        ),
-    ),
-)
+SCHEMA = schemas_beside(__file__)["schema"]
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from prestep.sim.analysis.critical_path import family_of
 from prestep.sim.analysis.step_times import median
 from prestep.sim.extras import lazily
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.replay.answers import SHARES, breakdown, families
 from prestep.sim.replay.machine import recorded_gpu
 from prestep.sim.replay.outcome import Outcome
@@ -141,22 +141,7 @@ def _row(name: str, one: float, other: float) -> str:
     return f"{name:<30} {format_duration(one):>12} {format_duration(other):>12} {ratio:>12}"
 
 
-TIME_BY_SHARE = words.named(words.SECONDS, "share -> s")
-
-_SIDE = words.table(
-    "",
-    step_time=words.SECONDS,
-    breakdown=words.named(words.SECONDS, "share -> s", of="shares"),
-    families=words.named(words.SECONDS),
-)
-
-SCHEMA = words.table(
-    "the run beside the prediction of its program (--compare)",
-    cluster=words.text(),
-    signed_error=words.number("(predicted - measured) / measured", of="error"),
-    measured=_SIDE,
-    predicted=_SIDE,
-)
+SCHEMA = schemas_beside(__file__)["schema"]
 
 
 def as_json(comparison: Comparison) -> dict[str, Any]:

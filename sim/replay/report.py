@@ -10,7 +10,8 @@ from typing import Any
 
 from prestep.sim.analysis.critical_path import HOST, path_part
 from prestep.sim.extras import lazily
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
+from prestep.sim.outputs.words import Schema
 from prestep.sim.replay import comparison, stragglers
 from prestep.sim.replay.answers import SHARES, breakdown, families, overlap, path
 from prestep.sim.replay.outcome import Outcome, StepTime
@@ -27,79 +28,39 @@ CLOCKS = {
 }
 TIMES = ("measured", "simulated")
 
-_TIMES = words.named(stragglers.BY_STEP, "rank -> step -> s")
-_BOTH = words.table("", measured=_TIMES, simulated=_TIMES)
-_SHARES = words.table("", **words.each(comparison.TIME_BY_SHARE, *TIMES))
-
-
-def _of(schema: words.Schema, source: words.Source) -> words.Schema:
-    """The same with the place that its value comes from."""
-    return words.Schema(schema, schema.json, source)
-
 
 @cache
-def _replayed() -> words.Schema:
+def _declared() -> dict[str, Schema]:
     """What a replay prints: seconds by rank and step, and what they rest on."""
-    name = words.text()
-    error = words.number("share; null: something was changed", _mean)
-    worst = words.number("share", lambda o: None if _mean(o) is None else o.worst)
-    saved = words.table(
-        "", free=name, **words.each(words.SECONDS, "step_time", "saved")
-    )
-    dropped = words.table(
-        "", rank=words.whole(), **words.each(name, "what", "why"), count=words.whole()
-    )
-    return words.table(
-        "as it was, or with changes",
-        measured_step_time=_of(_TIMES, lambda o: _on_clock(o, o.clock)["measured"]),
-        simulated_step_time=_of(_TIMES, lambda o: _on_clock(o, o.clock)["simulated"]),
-        step_time=words.or_null(words.SECONDS),
-        mean_error=words.or_null(error),
-        worst_error=words.or_null(worst),
-        clock=words.text("what counts the steps: host or gpu"),
-        clocks=words.named(
-            _BOTH,
-            of=lambda o: {clock: _on_clock(o, clock) for clock in ("host", "gpu")},
-        ),
-        comm=words.text("recorded or simulated", "mode"),
-        cluster=words.or_null(words.text(of=lambda o: o.cluster or None)),
-        changes=words.items(name, "in words"),
-        breakdown=_of(_SHARES, lambda o: dict(zip(TIMES, breakdown(o), strict=True))),
-        families=words.named(words.SECONDS, "kernel family -> s", families),
-        overlap=_of(_SHARES, overlap),
-        residual=words.named(
-            words.SECONDS,
-            "what the simulated step has more than the measured",
-            residual,
-        ),
-        critical_path=_of(run.CRITICAL_PATH, lambda o: path(o).to_dict()),
-        free=words.items(saved, "the step if that took no time (--free)"),
-        reports=words.named(
-            words.whole(),
-            "what the reader noticed -> how often",
-            lambda o: dict(sorted(o.notes.items())),
-        ),
-        dropped=words.items(dropped, "what the reader left out"),
-        operations=words.whole(of="replay.graph.operations"),
+    return schemas_beside(
+        __file__,
+        by_step=stragglers.BY_STEP,
+        comparison=comparison.SCHEMA,
+        critical_path=run.CRITICAL_PATH,
+        stragglers=stragglers.SCHEMA,
+        measured=lambda o: _on_clock(o, o.clock)["measured"],
+        simulated=lambda o: _on_clock(o, o.clock)["simulated"],
+        mean=_mean,
+        worst=lambda o: None if _mean(o) is None else o.worst,
+        clocks=lambda o: {clock: _on_clock(o, clock) for clock in ("host", "gpu")},
+        where=lambda o: o.cluster or None,
+        breakdown=lambda o: dict(zip(TIMES, breakdown(o), strict=True)),
+        families=families,
+        overlap=overlap,
+        residual=residual,
+        path=lambda o: path(o).to_dict(),
+        notes=lambda o: dict(sorted(o.notes.items())),
     )
 
 
 def schema() -> dict[str, Any]:
-    """The JSON Schema of `prestep replay --json`."""
-    return words.titled(
-        "A recorded run, replayed: `prestep replay --json`.",
-        words.either(
-            "a replay, a comparison, or the stragglers of a job",
-            _replayed(),
-            comparison.SCHEMA,
-            stragglers.SCHEMA,
-        ),
-    )
+    """The schema of `prestep replay --json`."""
+    return _declared()["replay"]
 
 
 def as_json(outcome: Outcome) -> dict[str, Any]:
     """The JSON of a replay."""
-    return _replayed().row(outcome)
+    return _declared()["replayed"].row(outcome)
 
 
 Times = dict[str, dict[str, float | None]]  # seconds by rank and step

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.units import format_duration
 from prestep.workloads.traces.operations import (
     COMMUNICATION,
@@ -182,32 +182,9 @@ def _meet(
         end[i] = met + times.transfer[i] if carried else start + times.duration[i]
 
 
-BY_STEP = words.named(words.or_null(words.SECONDS), "step -> s")
-
-SCHEMA = words.table(
-    "a whole job: what slow ranks and stages cost",
-    measured_step_time=BY_STEP,
-    simulated_step_time=BY_STEP,
-    worst_error=words.number("share"),
-    ideal_step_time=words.number("s, if all operations of a kind took the same"),
-    slowdown=words.number("the recorded step over that"),
-    slowdown_by=words.named(
-        words.named(words.number()), "rank, stage, kind -> name -> slowdown"
-    ),
-    stages=words.whole(),
-    ranks=words.whole(),
-    changes=words.items(words.text(), "--set, as typed"),
-    free=words.maybe(
-        words.items(
-            words.table(
-                "--free: the step if a kind, or the host, took no time",
-                free=words.text(),
-                step_time=words.SECONDS,
-                saved=words.SECONDS,
-            )
-        )
-    ),
-)
+_DECLARED = schemas_beside(__file__)
+BY_STEP = _DECLARED["by_step"]
+SCHEMA = _DECLARED["schema"]
 
 
 def as_json(analysis: Analysis) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from prestep.sim.analysis.step_times import check_duration
 from prestep.sim.collectives.plan import Plan
 from prestep.sim.collectives.planner import plan_collective
 from prestep.sim.engine.storage import Leg
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.serving import prefill
 from prestep.sim.serving.pools import WEIGHT, Pools, pools_of
 from prestep.sim.serving.requests import Request, Served, serve
@@ -99,32 +99,7 @@ def _tier_rate(p: Pools, worker: tuple[str, ...]) -> float:
     return _rate(p, *added(parts))
 
 
-SCHEMA = words.table(
-    "prefill and decode of requests",
-    time_to_first_token=words.named(words.SECONDS, "mean, min, median, p99 -> s"),
-    parts=words.named(words.SECONDS, "what a first token waits for -> s"),
-    **words.each(words.SECONDS, "time_per_output_token", "prefill_time", "seconds"),
-    transfer_alone=words.or_null(words.SECONDS),
-    kv_bytes=words.number("bytes of a prompt's KV cache"),
-    paths=words.items(words.text()),
-    tier=words.text("where the cache lies"),
-    requests=words.whole(),
-    requests_per_second=words.number(),
-    tokens_per_second=words.number(),
-    links=words.items(
-        words.table(
-            "",
-            name=words.text(),
-            kind=words.text(),
-            bytes=words.number(),
-            utilisation=words.number(),
-        )
-    ),
-    all_reduces=words.named(words.text(), "prefill, decode -> algorithm and protocol"),
-    evidence=words.named(words.GRADE),
-    **words.each(words.text(), "model", "cluster", "gpu"),
-    transfer_bandwidth=words.maybe(words.or_null(words.number("bytes/s"))),
-)
+SCHEMA = schemas_beside(__file__)["schema"]
 
 
 def predict(scenario: Scenario) -> dict[str, Any]:

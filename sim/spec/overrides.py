@@ -6,11 +6,15 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from prestep.sim import assignments, strict
+from prestep.sim import strict
 from prestep.sim.errors import InputError, Mistake
+from prestep.sim.extras import lazily
 from prestep.sim.spec import jobs
 from prestep.sim.spec.sections import SECTIONS
 from prestep.topologies.files.bundled import is_as_it_is
+
+with lazily():
+    from prestep.sim import assignments
 
 #: Keys that say which cluster it is.
 _PLACES = ("cluster.name", "cluster.file")

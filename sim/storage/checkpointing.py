@@ -10,7 +10,7 @@ from typing import Any
 from prestep.sim.analysis.timeline import SAVE, WRITER, Timeline
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, Mistake
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage.evidence import shares
 from prestep.sim.storage.saving import Checkpointing, Save, Work
@@ -95,57 +95,7 @@ def _rows_of_later(report: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
         yield f"every {report['every']} steps", f"{step} a step"
 
 
-SCHEMA = words.table(
-    "of [checkpoint]",
-    mode=words.text(),
-    storage=words.text(),
-    bytes=words.number(),
-    writers=words.whole(),
-    save_stall=words.number("s that training stands still"),
-    background=words.maybe(words.SECONDS),
-    steps_beside=words.maybe(words.number("steps beside an asynchronous save")),
-    step_time_beside=words.maybe(words.SECONDS),
-    background_slowdown=words.maybe(words.or_null(words.number())),
-    time_until_durable=words.SECONDS,
-    load_time=words.SECONDS,
-    legs=words.named(words.SECONDS),
-    rests_on=words.items(
-        words.table(
-            "",
-            **words.each(words.text(), "leg", "what", "source"),
-            seconds=words.SECONDS,
-            evidence=words.GRADE,
-        )
-    ),
-    evidence=words.EVIDENCE,
-    later=words.table(
-        "saves after the first, which find what that one made",
-        **words.each(
-            words.SECONDS,
-            "save_stall",
-            "background",
-            "step_time_beside",
-            "time_until_durable",
-        ),
-        steps_beside=words.whole(),
-    ),
-    saving_step=words.table(
-        "the step that saves first",
-        step_time=words.number("s, with the part of the save that training waits for"),
-        step_time_without=words.SECONDS,
-        foreground=words.number("s that training waits"),
-        background=words.number("s of writing beside the steps that follow"),
-        breakdown=words.named(
-            words.SECONDS, "io has the foreground; sums to `step_time`"
-        ),
-    ),
-    every=words.maybe(words.or_null(words.whole("steps between saves"))),
-    interval=words.maybe(words.or_null(words.SECONDS)),
-    io_per_step=words.maybe(
-        words.or_null(words.number("s that training waits for saves, a step"))
-    ),
-    step_time_with=words.maybe(words.or_null(words.number("s, saves included"))),
-)
+SCHEMA = schemas_beside(__file__)["schema"]
 
 
 def report_of(

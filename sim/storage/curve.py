@@ -14,7 +14,7 @@ import numpy as np
 
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.graph.opgraph import by_link
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.storage.systems import THREADS, Op, System
 from prestep.sim.units import format_bandwidth, format_bytes
 from prestep.topologies.fabric import Fabric
@@ -112,27 +112,7 @@ def throughput(
     return min(limits)
 
 
-_RATE = words.number("bytes/s")
-
-SCHEMA = words.titled(
-    "A storage system by size of request: `prestep storage --json`.",
-    words.items(
-        words.table(
-            "",
-            request=words.number("bytes"),
-            threads=words.whole("of one host"),
-            **words.each(
-                _RATE,
-                "read_sequential",
-                "read_random",
-                "write_sequential",
-                "write_random",
-            ),
-            random_iops=words.number("requests/s"),
-        ),
-        "one object a size of request",
-    ),
-)
+SCHEMA = schemas_beside(__file__)["schema"]
 
 
 def table_of(

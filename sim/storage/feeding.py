@@ -17,7 +17,7 @@ from prestep.sim.costs.spreads import quantile
 from prestep.sim.engine.execution import Run
 from prestep.sim.errors import InputError, Mistake
 from prestep.sim.graph.opgraph import SYNC, by_link
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.planning.planned import Planned
 from prestep.sim.storage import dataload
 from prestep.sim.storage.dataload import Place
@@ -37,22 +37,7 @@ def mistakes_of(asked: Dataload, where: str) -> list[Mistake]:
     return mistakes
 
 
-SCHEMA = words.table(
-    "of [dataload]",
-    batch_time=words.number("s that a worker takes for a microbatch"),
-    batches=words.whole("a step"),
-    prefetched=words.whole("batches that lie ready"),
-    **words.each(
-        words.SECONDS, "first_batch", "gpu_time", "step_time_without", "step_time_with"
-    ),
-    read_time=words.number("s between batches of the storage and the workers"),
-    copy_time=words.number("s of the copies to the GPU"),
-    readers_time=words.number("s a step, if nothing but the readers counted"),
-    exposed=words.number("s of a step that wait for data"),
-    share=words.number("of the step, 0 to 1"),
-    input_bound=words.flag("whether the readers decide the step"),
-    bound_by=words.text("workers or storage"),
-)
+SCHEMA = schemas_beside(__file__)["schema"]
 
 
 def delay(planned: Planned, run: Run, asked: Dataload, computed: float) -> Reading:

@@ -9,7 +9,7 @@ from typing import Any
 from prestep.sim.analysis.memory import FRAGMENTATION, Memory, outside, peaks
 from prestep.sim.costs import load_gpu
 from prestep.sim.lowering import lowered_on
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.predict import load_fabric, plan
 from prestep.sim.spec.sections import Scenario
 from prestep.sim.studies.room import enough_microbatches, with_samples
@@ -49,28 +49,7 @@ class Need:
         return max(self.owners, key=self.owners.__getitem__)
 
 
-_NEED = words.table(
-    "a micro batch, and what it needs",
-    micro_batch=words.whole("samples"),
-    needed=words.number("bytes"),
-    capacity=words.or_null(words.number("bytes")),
-    owners=words.named(words.number("bytes")),
-    fits=words.flag(),
-    largest_owner=words.text(),
-    usual=words.number("bytes with the allocator's usual fragmentation"),
-)
-
-SCHEMA = words.table(
-    "the largest micro batch that fits (--max-micro-batch)",
-    max_micro_batch=words.whole("samples; 0: none", of="micro_batch"),
-    at=words.or_null(_NEED),
-    next=words.or_null(words.more(_NEED, "beyond")),
-    max_micro_batch_with_usual_fragmentation=words.or_null(
-        words.whole("samples", of="usual")
-    ),
-    global_batch=words.or_null(words.whole("samples a step")),
-    max_micro_batch_of_global_batch=words.or_null(words.whole("samples", of="divides")),
-)
+SCHEMA = schemas_beside(__file__)["schema"]
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from typing import Any
 import prestep
 from prestep.sim import __version__
 from prestep.sim.extras import EXTRAS, Extra
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 
 OLDEST = (3, 11)
 EXTRA = re.compile(r"""extra == ['"]([\w-]+)""")
@@ -69,17 +69,7 @@ def extras() -> list[str]:
     return list(dict.fromkeys([*EXTRAS, *named]))
 
 
-SCHEMA = words.titled(
-    "This environment: `prestep doctor --json`.",
-    words.table(
-        "",
-        good=words.flag("whether nothing is wrong"),
-        findings=words.items(
-            words.of_class(Finding, ""),
-            "versions, packages in the way, what is missing",
-        ),
-    ),
-)
+SCHEMA = schemas_beside(__file__, Finding)["schema"]
 
 
 def to_json(findings: list[Finding]) -> dict[str, Any]:

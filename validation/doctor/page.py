@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from prestep.sim.collectives.settings import Nccl
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.units import (
     aligned,
     format_bandwidth,
@@ -40,104 +40,19 @@ HEAD = (
 )
 
 
-_SIGNS = words.items(
-    words.table("", where=words.text(), text=words.text()),
-    "lines of the log, and what they say",
-)
-
-_SIZE = words.table(
-    "",
-    bytes=words.number(of="size"),
-    measured=words.SECONDS,
-    busbw=words.number("bytes/s"),
-    expected=words.number("s", of="expected.time"),
-    low=words.number("s", of=lambda size: interval(size)[0]),
-    high=words.number("s: good machines lie between", lambda size: interval(size)[1]),
-    slow=words.flag(of=lambda size: slow(size)),
-    algo=words.text(of="expected.algo"),
-    proto=words.text(of="expected.proto"),
-    channels=words.whole(of="expected.channels"),
-)
-
-_PART = words.table(
-    "sizes that one thing bounds",
-    place=words.text(),
-    bound_by=words.text(of="name"),
-    sizes=words.items(
-        words.number("bytes"), of=lambda part: [size.size for size in part.sizes]
-    ),
-    excess=words.number("measured over expected"),
-    limit=words.number("from where on it is abnormal"),
-    ratio=words.number("measured over predicted time, middle over the sizes"),
-    low=words.number("of the fastest good machines", of=lambda part: part.range[0]),
-    high=words.number("of the slowest good machines", of=lambda part: part.range[1]),
-    abnormal=words.flag(),
-)
-
-_SUSPECT = words.table(
-    "",
-    cause=words.text(of="name"),
-    title=words.text(of="cause.title"),
-    change=words.text(
-        "what is changed to simulate it, as --set takes it", "change.text"
-    ),
-    explained=words.or_null(words.number("share of the excess that it explains")),
-    supported=words.flag("a line shows it, or it predicts the times of the log"),
-    distance=words.or_null(words.number("of its times to the measured ones")),
-    check=words.text("what to look at", of="cause.check"),
-    signs=_SIGNS,
-    times=words.items(words.SECONDS),
-)
-
 # Of an answer: a diagnosis, the run, and the name of its cluster.
-SCHEMA = words.titled(
-    "Whether a cluster is as fast as good ones: `prestep doctor nccl --json` and `prestep doctor cluster --json`.",
-    words.table(
-        "",
-        good=words.flag(
-            "no part is slower than good machines are",
-            of=lambda answer: not answer.diagnosis.abnormal,
-        ),
-        verdict=words.text("good or not good", of="diagnosis.verdict"),
-        resolution=words.or_null(
-            words.number(
-                "by how many times a part may be slower and still be good",
-                of="diagnosis.resolution",
-            )
-        ),
-        cluster=words.text("what the log was held against"),
-        ranks=words.whole(of="run.ranks"),
-        hosts=words.whole(of="run.hosts"),
-        sweeps=words.items(
-            words.table(
-                "an operation",
-                op=words.text(),
-                ranks=words.whole(of="row.ranks"),
-                sizes=words.items(_SIZE),
-            ),
-            of="diagnosis.sweeps",
-        ),
-        parts=words.items(_PART, of="diagnosis.parts"),
-        causes=words.items(
-            words.items(_SUSPECT),
-            "that predict the log, the likeliest first, or may hide in a good one; those of a group predict the same",
-            of="diagnosis.suspects",
-        ),
-        ruled_out=words.named(_SIGNS, of="diagnosis.ruled_out"),
-        signs=words.named(_SIGNS, of="diagnosis.signs"),
-        faster=words.items(
-            words.text(),
-            "what NCCL could choose and would be faster, of a good log",
-            of="diagnosis.faster",
-        ),
-        delays=words.items(DELAY, of="diagnosis.delays"),
-        skipped=words.items(
-            words.text(),
-            "lines that could not be read",
-            of=lambda answer: map(str, answer.run.skipped),
-        ),
-    ),
-)
+SCHEMA = schemas_beside(
+    __file__,
+    delay=DELAY,
+    good=lambda answer: not answer.diagnosis.abnormal,
+    skipped=lambda answer: map(str, answer.run.skipped),
+    fastest=lambda size: interval(size)[0],
+    slowest=lambda size: interval(size)[1],
+    slow=lambda size: slow(size),
+    sizes=lambda part: [size.size for size in part.sizes],
+    least=lambda part: part.range[0],
+    most=lambda part: part.range[1],
+)["schema"]
 
 
 class Answer(NamedTuple):

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.units import format_duration, percent
 
 # Guesses: a rank is late that comes last to so many of the collectives, and whose peers wait for so much of their time.
@@ -36,23 +36,11 @@ _WATCHDOG = re.compile(
     r"last enqueued (?:NCCL )?work: (\d+), last completed (?:NCCL )?work: (-?\d+)"
 )
 _TIMED_OUT = re.compile(r"WorkNCCL\(SeqNum=(\d+), OpType=(\w+)")
-DELAY = words.table(
-    "ranks that hold up a process group",
-    group=words.text(),
-    number=words.whole("of the collective in its group; 0: most of them"),
-    ranks=words.items(words.whole(), "that hold it up"),
-    what=words.text("they did"),
-    waiting=words.items(words.whole()),
-    hangs=words.flag("it never ended; else it ends late"),
+_DECLARED = schemas_beside(
+    __file__, none=lambda delays: not delays, all=lambda delays: delays
 )
-SCHEMA = words.titled(
-    "Ranks that hold a job up: `prestep doctor hang --json`.",
-    words.table(
-        "",
-        good=words.flag("none does", of=lambda delays: not delays),
-        delays=words.items(DELAY, of=lambda delays: delays),
-    ),
-)
+DELAY = _DECLARED["delay"]
+SCHEMA = _DECLARED["schema"]
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from prestep.sim.outputs import words
+from prestep.sim.outputs.declarations import schemas_beside
 from prestep.sim.units import format_bytes
 from prestep.workloads.capture.recording import Recording
 from prestep.workloads.capture.summary import Communication, Kind, Summary, ranges
@@ -21,34 +21,7 @@ OF_THE_PROGRAM = (
 )
 
 
-SCHEMA = words.titled(
-    "What a recording has: `prestep capture show --json`.",
-    words.table(
-        "",
-        world=words.whole("ranks of the program"),
-        step=words.whole("which step was recorded"),
-        gpu=words.text("what the program was told it has"),
-        parameters=words.or_null(words.whole()),
-        command=words.items(words.text()),
-        versions=words.named(words.text()),
-        compiled=words.items(words.anything(), "compiled functions"),
-        assumed=words.named(words.anything(), "what nobody computed -> how often"),
-        ranks=words.items(
-            words.open_table(
-                "a rank that was run, counted",
-                **words.each(words.whole(), "rank", "regions", "events"),
-                represents=words.items(words.whole(), "ranks that it stands for"),
-                operations=words.items(words.anything()),
-                communications=words.items(words.anything()),
-                waits=words.named(
-                    words.whole(), "what the host waits for -> how often"
-                ),
-                host=words.items(words.anything()),
-                alive=words.whole("bytes that the step found"),
-            )
-        ),
-    ),
-)
+SCHEMA = schemas_beside(__file__)["schema"]
 
 
 def as_tables(recording: Recording, summaries: Sequence[Summary]) -> dict[str, Any]:
