@@ -1,7 +1,8 @@
 """HybridEP's kernels within an NVLink domain: tokens to the ranks of their experts and back, by a published bandwidth.
 
 It was measured on a GB200, for 8 to 36 ranks (`hybridep.toml`); fewer ranks go as 8, more as 36. GPUs with the same
-NVLinks take it as it is: B200, 8 ranks, is within 2 % of it. That smaller tokens are as fast is a guess.
+NVLinks take it as it is: B200, 8 ranks, is within 2 % of it. Small tokens go to their experts as fast, but each copy
+that comes back, a read of another GPU's memory, takes a while of its own; for other numbers of SMs that is a guess.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ GIGA = 1e9
 COLUMNS = ("ranks", *WAYS)
 FIGURES = dict.fromkeys(COLUMNS, Items(Number(0)))
 SCHEMA = Table(
-    {"evidence": Text(), "gpus": Items(Text()), **FIGURES},
-    needed=("evidence", "gpus", *COLUMNS),
+    {"evidence": Text(), "gpus": Items(Text()), "copy_ns": Number(0), **FIGURES},
+    needed=("evidence", "gpus", "copy_ns", *COLUMNS),
 )
 
 
@@ -54,7 +55,7 @@ def plan(
         algo="hybridep",
         proto=tokens.way,
         channels=tokens.sms,
-        rate_cap=bandwidth(group.n, tokens.way),
+        rate_cap=size / duration(size, group.n, tokens),
         evidence="fitted" if measured_here else "guess",
     )
 
@@ -68,6 +69,14 @@ def measured(group: Group, fabric: Any, settings: Nccl) -> bool:
         and group.inside == group.outside == "auto"
         and "nvlink" in group.local_kind
     )
+
+
+def duration(size: float, ranks: int, tokens: Tokens) -> float:
+    """Seconds for `size` bytes a rank; copies that come back and are small take what one of them takes at least."""
+    rate = bandwidth(ranks, tokens.way)
+    least = curve()["copy_ns"] * 1e-9 if tokens.way == "combine" else 0.0
+    waiting = max(0.0, least - tokens.size / rate)
+    return size / rate + tokens.count * tokens.ranks * waiting
 
 
 def bandwidth(ranks: int, way: str) -> float:

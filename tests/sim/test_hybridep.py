@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import comb
 from typing import Any
 
 import pytest
@@ -34,6 +35,33 @@ def test_published_ranks_have_the_published_bandwidth(way: str) -> None:
         assert sent.algo == "hybridep" and sent.channels == 16
         assert sent.rate_cap == pytest.approx(rate * 1e9)
         assert sent.evidence == "fitted"
+
+
+def reached(ranks: int, experts: int, chosen: int) -> float:
+    """Ranks with an expert that a token chose, each as likely."""
+    others = comb(experts - experts // ranks, chosen) / comb(experts, chosen)
+    return ranks * (1 - others)
+
+
+@pytest.mark.parametrize(
+    ("way", "experts", "chosen", "measured"),
+    [
+        ("combine", 256, 36, 876.7e-6),
+        ("combine", 256, 8, 577.4e-6),
+        ("combine", 128, 8, 581.5e-6),
+        ("dispatch", 256, 36, 95.8e-6),
+    ],
+)
+def test_small_tokens_take_what_was_measured(
+    way: str, experts: int, chosen: int, measured: float
+) -> None:
+    """Of a kilobyte, between 8 GPUs of a B200: copies that come back wait for each read, others for nothing."""
+    fabric = load_cluster("dgx-b200-superpod", hosts=1)
+    copies = reached(8, experts, chosen)
+    tokens = Tokens(way, 8192, 1024.0, copies, 1.0, 1, 32, "hybridep")
+    size = 8192 * copies * 1024.0
+    sent = plan_collective("all_to_all", size, fabric.gpus, fabric, tokens=tokens)
+    assert size / sent.rate_cap == pytest.approx(measured, rel=0.08)
 
 
 @pytest.mark.parametrize("way", hybridep.WAYS)
