@@ -38,6 +38,7 @@ from prestep.workloads.precision import names as precisions
 from prestep.workloads.precision import precision
 from prestep.workloads.refusals import refusals
 from prestep.workloads.torch.attention_backend import backend_of, settled
+from prestep.workloads.torch.expert_backend import experts_of
 
 with lazily():
     from prestep.topologies.show import summary
@@ -97,11 +98,12 @@ def _operations(
     site = _site(scenario, model, machine, hosts)
     made_for = (site.host_factor, framework.marks(site))
     same = lowered is not None and lowered.made_for == made_for
-    if lowered is not None and same and lowered.attention == site.attention:
+    chosen = site.attention, site.experts
+    if lowered is not None and same and lowered.chosen == chosen:
         return lowered
     _log.info("%s: lowering the step", scenario.where)
-    lowered = framework.lower(settled(scenario, site.attention), model, site)
-    return _by_rank(replace(lowered, attention=site.attention), hosts)
+    lowered = framework.lower(settled(scenario, *chosen), model, site)
+    return _by_rank(replace(lowered, chosen=chosen), hosts)
 
 
 def machine_of(
@@ -251,6 +253,7 @@ def _site(
         operators=_operator_times(scenario),
         host_memory=machine.memory_rate / machine.place.gpus_per_host,
         attention=backend_of(scenario, model, capability, read),
+        experts=experts_of(scenario, capability),
         capability=capability,
     )
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -145,6 +146,8 @@ class Site:
         Bytes a second of a rank's part of its host's memory.
     attention : str
         The kernel that PyTorch takes for attention; "": the job names one.
+    experts : str
+        How a rank's experts run (`pytorch.experts`).
     capability : tuple of int
         Compute capability of the GPUs; (): nobody says.
     """
@@ -157,6 +160,7 @@ class Site:
     operators: Mapping[str, float] = field(default_factory=dict)
     host_memory: float = 250e9
     attention: str = ""
+    experts: Literal["loop", "grouped"] = "loop"
     capability: tuple[int, ...] = ()
 
 
@@ -169,9 +173,9 @@ class Lowered:
     the bytes of every parameter, or of its shard, that the first simulated rank keeps; empty: nobody counted.
     ``model_flops`` are those of a step's model over all ranks, nan where the program's file does not tell them from
     recomputation; None: they follow from the model's sizes. ``reads``: what a program's step reads over all ranks, and
-    its unit. ``attention``: as in `Site`. ``launch``: seconds of the host for each further CUDA kernel of an operation;
-    0: what operations cost the host has them. ``hosts``: of every rank, time of its host over the site's, which the
-    graph has already; empty: all are alike.
+    its unit. ``chosen``: attention and experts of the `Site`. ``launch``: seconds of the host for each further CUDA
+    kernel of an operation; 0: what operations cost the host has them. ``hosts``: of every rank, time of its host over
+    the site's, which the graph has already; empty: all are alike.
     """
 
     graph: OpGraph
@@ -183,6 +187,6 @@ class Lowered:
     tensors: tuple[float, ...] = ()
     model_flops: float | None = None
     reads: tuple[float, str] = (math.nan, "steps")
-    attention: str = ""
+    chosen: tuple[str, str] = ("", "loop")
     launch: float = 0.0
     hosts: tuple[float, ...] = ()

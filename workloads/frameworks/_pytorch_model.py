@@ -180,7 +180,7 @@ def window(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
 @rule("pytorch.experts pytorch.modules training.framework parallel.ep model.experts")
 def grouped(s: JobSpec, model: ModelSpec) -> Iterator[Mistake]:
     """Grouped products where no layer has experts, or where a host that waits is not recorded."""
-    if s.pytorch.experts == "loop":
+    if s.pytorch.experts != "grouped":
         return
     if not (model.kind == "transformer" and model.experts):
         yield s.mistake("pytorch.experts", "nothing without experts")

@@ -68,8 +68,14 @@ class PyTorch:
     liger: tuple[LigerPart, ...] = key(
         (), 'modules = "transformers": parts as kernels of Liger'
     )
-    experts: Literal["loop", "grouped"] = key(
-        "loop", "in turn, or grouped: torchtitan's or transformers'"
+    transformers: Literal["4", "5"] = key(
+        "5",
+        "its release: 5 groups experts",
+        wants="pytorch.modules = transformers; model.experts > 0",
+    )
+    experts: Literal["auto", "loop", "grouped"] = key(
+        "auto",
+        "auto: transformers' by release, else loop: in turn; grouped",
     )
     expert_group: Literal["own", "ddp"] = key(
         "own",

@@ -50,6 +50,10 @@ BESIDE_BACKWARD = "gradients are reduced beside backward (overlap_comm)"
 
 
 OFFLOAD = "fsdp_config.fsdp_offload_params"
+#: Keys that name how experts run: axolotl's, and TRL's for from_pretrained; values of theirs that are simulated.
+EXPERTS = ("experts_implementation", "model_init_kwargs.experts_implementation")
+KINDS_OF_EXPERTS = {"eager": "loop", "grouped_mm": "grouped"}
+OFF = ("empty", "null", "none", "false")
 
 
 def choose(draft: Recipe, said: Document, engines: list[Document]) -> None:
@@ -141,6 +145,23 @@ def modules(draft: Recipe, said: Document) -> None:
         draft.set("pytorch.modules", "transformers")
     if not asks_for_flash(said):
         draft.assume(_compiled.REASON)
+
+
+def experts(draft: Recipe, said: Document) -> None:
+    """Experts as experts_implementation has them; where nobody says it, transformers' release and the GPU decide."""
+    if not _compiled.experts_of(draft):
+        return
+    key = next((one for one in EXPERTS if written(said.get(one)) not in OFF), "")
+    named = written(said.get(key)) if key else ""
+    modules = draft.get("pytorch.modules") == "transformers"
+    if key and modules and named in KINDS_OF_EXPERTS:
+        draft.set("pytorch.experts", KINDS_OF_EXPERTS[named], key, said)
+    elif key:
+        draft.lose(said, key, named, "experts by other kernels, or in other layers")
+    elif modules:
+        draft.assume(
+            'transformers 5, which groups experts (pytorch.transformers = "4": they run in turn)'
+        )
 
 
 def asks_for_flash(said: Document) -> str:

@@ -108,6 +108,7 @@ def of_files(
         deepspeed.settle_offload(draft)
     _compiled.offload(draft, said, _engine.OFFLOAD)
     _engine.root(draft)
+    _engine.experts(draft, said)
     _world(draft, said)
 
 

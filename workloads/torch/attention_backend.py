@@ -65,10 +65,12 @@ def prefers_cudnn(version: str, capability: tuple[int, ...]) -> bool:
     """Whether cuDNN's kernels come first in PyTorch's order."""
     if version.partition("+")[0] == "2.5.0":
         return capability == (9, 0)
-    release = tuple(
-        int("".join(filter(str.isdigit, n))) for n in version.split(".")[:2]
-    )
-    return release >= PREFERRED and capability in CAPABILITIES
+    return release_of(version) >= PREFERRED and capability in CAPABILITIES
+
+
+def release_of(version: str) -> tuple[int, ...]:
+    """The first two numbers of a version of PyTorch."""
+    return tuple(int("".join(filter(str.isdigit, n))) for n in version.split(".")[:2])
 
 
 def fits_cudnn(capability: tuple[int, ...], query: int, value: int = 0) -> bool:
@@ -96,12 +98,12 @@ def backend_of(
     return default_backend(job.pytorch.version, capability, *widths, ordered)
 
 
-def settled(job: J, backend: str) -> J:
-    """Returns the job with its attention named, where it leaves the choice to PyTorch.
+def settled(job: J, backend: str, experts: Literal["loop", "grouped"]) -> J:
+    """Returns the job with its attention named, where it leaves the choice to PyTorch, and how its experts run.
 
     Layers of Megatron have no memory-efficient kernel: it counts as cuDNN's, whose values may be narrower as well.
     """
-    plain, engine = job.pytorch, job.megatron
+    plain, engine = replace(job.pytorch, experts=experts), job.megatron
     if plain.attention == "auto" and backend:
         plain = replace(plain, attention=OF_PYTORCH[backend])
     if engine.attention == "sdpa":
