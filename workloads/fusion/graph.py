@@ -71,7 +71,7 @@ class Read:
 
 @dataclass(frozen=True)
 class Space:
-    """What a kernel runs over: elements, and rows of them that are reduced (0: none)."""
+    """What a kernel runs over: elements, and the results that they are reduced to (``rows``; 0: not reduced)."""
 
     elements: int
     rows: int = 0

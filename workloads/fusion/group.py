@@ -8,14 +8,12 @@ from dataclasses import dataclass, field
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.fusion.graph import Node, Space, Value
+from prestep.workloads.fusion.split import partials, partials_both_ways
 
 POINTWISE, REDUCTION, PARTIAL_SUMS = "fused_pointwise", "fused_reduction", "fused_sum"
-ROWS_OF_PARTIAL = 16  # rows that one block adds up first (read off Inductor's grids of norms' backward)
 #: Bytes that reading an element across costs a reduction along rows: a loop reads parts of sectors, twice (measured on
 #: an H200: 2.4 ps an element, in one of four cases 4.4; kernels over elements alone lose nothing).
 TURNED = 10.0
-#: Results of a reduction that can not fill a GPU: it is split and added up by a second kernel, too (guess).
-FEW = 64
 Key = tuple[Value, int, tuple[int, ...]]
 #: Functions by the value that they make, and by the ways in which it is read: each way is computed on its own.
 Functions = dict[tuple[Value, tuple[tuple[int, int], ...]], tuple[str, ...]]
@@ -90,8 +88,8 @@ def launches_of(
     in_place = tuple((new, old) for (new, _), (old, _) in alone)
     yield Launch(kernel, names, reads, writes, in_place)
     for node in group.nodes:
-        if node.space and (node.space.across or 0 < node.space.rows < FEW):
-            yield Launch(_sum_of_partial(node), node.name, writes=writes)
+        for kernel in _sums_of_partials(node, group.space):
+            yield Launch(kernel, node.name, writes=writes)
 
 
 def _generated(group: Group, space: Space, written: float) -> Kernel:
@@ -108,10 +106,15 @@ def _generated(group: Group, space: Space, written: float) -> Kernel:
     )
 
 
-def _sum_of_partial(node: Node) -> Kernel:
-    """Sums across rows are made in two kernels: the second adds what blocks of rows have added up."""
-    results = sum(size for _, size in node.writes)
-    elements = max(1, round(results / 4))
-    rows = node.space.elements // elements if node.space else 1
-    partial = max(1, rows // ROWS_OF_PARTIAL) * 4.0 * elements
-    return Kernel(PARTIAL_SUMS, (elements,), bytes=partial + results)
+def _sums_of_partials(node: Node, space: Space) -> Iterator[Kernel]:
+    """The further kernels of a reduction that is in a group over ``space``."""
+    if node.space is None or not node.space.rows:
+        return
+    results, reduced = node.space.rows, node.space.elements // node.space.rows
+    if node.space.across and not space.across:
+        parts = [partials_both_ways(results, reduced)]
+    else:
+        parts = partials(results, reduced, node.space.across)
+    made = [4.0 * count for count in parts[1:]] + [sum(s for _, s in node.writes)]
+    for count, size in zip(parts, made, strict=False):
+        yield Kernel(PARTIAL_SUMS, (results,), bytes=4.0 * count + size)

@@ -310,13 +310,13 @@ def _reduced(kernel: Kernel) -> Space:
     rows, columns = (*kernel.shape, 1)[:2]
     if len(kernel.shape) == 1:
         rows, columns = 1, kernel.shape[0]
-    return Space(rows * columns, rows, kernel.layout == "outer")
+    return Space(rows * columns, rows, kernel.layout.startswith("outer"))
 
 
 def _rows(name: str, kernel: Kernel) -> Space:
     if name == "native_batch_norm":  # (elements, channels)
         elements, channels = kernel.shape[:2]
-        return Space(elements, channels, across=True)
+        return Space(elements, channels, across=bool(kernel.layout))
     return _reduced(kernel)
 
 
@@ -339,8 +339,8 @@ def _normalizing(
     if elements:
         parts.append(_after_rows(name, after, elements, rows))
     if backward and others:
-        across = Space(rows.elements, rows.rows, across=True)
-        parts.append(Node(name, after, others, across))
+        across = Space(rows.elements, rows.elements // rows.rows, across=True)
+        parts += (Node(name, after, (each,), across) for each in others)
     return tuple(parts)
 
 
