@@ -266,6 +266,11 @@ DEEP = "values nested too deeply"
 MOST_BITS = 1400
 
 
+def beside(module: str) -> dict[str, Any]:
+    """The tables of the TOML file that lies beside a module (its `__file__`), and has its name."""
+    return toml(written_text(Path(module).with_suffix(".toml")))
+
+
 def check_numbers(tree: Any) -> None:
     """Refuses endless whole numbers: Python reads them in hexadecimal, and then refuses to write them.
 

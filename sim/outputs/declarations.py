@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
@@ -58,8 +57,7 @@ def schemas_beside(module: str, *classes: type, **names: Any) -> dict[str, Schem
     names : Schema or callable
         Schemas of other modules, and functions that find the value of a key.
     """
-    path = Path(module).with_suffix(".toml")
-    content = files.toml(files.written_text(path))
+    content = files.beside(module)
     titles = content.pop("titles", {})
     known = {**_SHARED, **{cls.__name__: cls for cls in classes}}
     known |= {name: value for name, value in names.items() if not callable(value)}

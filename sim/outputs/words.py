@@ -122,11 +122,6 @@ def open_table(doc: str = "", **keys: Schema) -> Schema:
     return Schema({**table(doc, **keys), "additionalProperties": True})
 
 
-def each(schema: Schema, *names: str) -> dict[str, Schema]:
-    """Keys of a table that are alike."""
-    return dict.fromkeys(names, schema)
-
-
 def more(base: Schema, of: Source = "", /, **keys: Schema) -> Schema:
     """A table with the keys of another and these."""
     added = table("", **keys)

@@ -39,33 +39,7 @@ Row = dict[str, Any]
 _NO_LINK = getattr(os, "O_NOFOLLOW", 0)  # Windows has no such flag
 SUM = "sum"  # of all else that a run's file says
 #: Columns of results.parquet after those of the grid (SI units); `error` is "" for a run that was predicted.
-COLUMNS: dict[str, str] = {
-    "key": "string",
-    "error": "string",
-    "step_time": "double",
-    "tokens_per_second_per_gpu": "double",
-    "mfu": "double",
-    "tflops_per_gpu": "double",
-    "gpus": "int64",
-    "peak_memory": "double",
-    "fits": "bool",
-    "cluster": "string",
-    "model": "string",
-    "layout": "string",
-    "compute": "double",
-    "exposed_communication": "double",
-    "bubble": "double",
-    "straggler": "double",
-    "io": "double",
-    "host": "double",
-    "idle": "double",
-    "grounded": "double",
-    "gpu_power": "double",
-    "gpu_clock": "double",
-    "total_power": "double",
-    "step_energy": "double",
-    "energy_per_token": "double",
-}
+COLUMNS: dict[str, str] = files.beside(__file__)["columns"]
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import least_squares
 
+from prestep.sim import files
 from prestep.sim.collectives import constants
 from prestep.sim.collectives.algorithms import algorithms, pairwise
 from prestep.sim.collectives.assemble import call_of
@@ -27,29 +28,7 @@ from prestep.validation.formats.collective_rows import Row, members
 from prestep.validation.sets.predict_collective import cluster_of, gpus_of
 
 # Constants of each block that are fitted, with the range the fit may search.
-MICRO = (1e-7, 1e-4)
-RATE = (1e9, 1e11)
-PACE = {
-    "start": MICRO,
-    "hop": MICRO,
-    "wide": (1e-3, 1.0),
-    "grain": (10.0, 1e5),
-    "rate": RATE,
-    "fill": RATE,
-    "link": (0.5, 1.0),
-    "ramp": (1e2, 3e8),
-    "power": (0.2, 1.5),
-    "sharp": (1.5, 12.0),
-    "spill": (0.01, 3.0),
-    "depth": (0.01, 1.0),
-    "channel": (1e-9, 2e-6),
-    "self_copy": (0.01, 1.0),
-    "ends": (0.5, 2.5),
-    "settle": (0.01, 3.0),
-    "serial": (0.05, 1.0),
-    "net": (0.3, 1.0),
-    "unaligned": (1.0, 5.0),
-}
+PACE = {key: tuple(ends) for key, ends in files.beside(__file__)["pace"].items()}
 # What a few rows can settle; the others need sizes from bytes to gigabytes.
 FEW = ("start", "hop", "rate", "link", "net")
 FAR = (

@@ -21,20 +21,7 @@ from prestep.topologies.core.quantity import Quantity
 from prestep.validation.formats.collective_rows import IN_PLACE, Row, members
 from prestep.validation.sets.predict_collective import cluster_of, gpus_of
 
-# Range and start of each fact, and the unit that a file has it in.
-RANGE = {
-    "net_share": (0.1, 1.0, 0.95),
-    "net_pairs_share": (0.1, 1.0, 0.95),
-    "net_ll": (5e-7, 5e-4, 5e-6),
-    "net_ll128": (5e-7, 5e-4, 1e-5),
-    "net_simple": (5e-7, 1e-3, 1.4e-5),
-    "net_message": (1e-8, 1e-4, 3e-6),
-    "net_post": (1e-8, 1e-4, 3e-6),
-    "net_post_ll": (1e-8, 1e-4, 3e-6),
-    "net_inject": (1e-8, 1e-4, 3e-6),
-    "net_channel": (1e8, 1e11, 2e10),
-    "net_rendezvous": (1e-7, 1e-3, 1e-5),
-}
+RANGE = files.beside(__file__)["ranges"]
 LEAST = 3  # rows that a fact rests on
 SMALL, LIGHT = 2**20, 0.3  # smaller sizes are judged by no limit: they weigh less
 

@@ -6,58 +6,23 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from prestep.sim import files
 from prestep.sim.collectives.plan import nccl_of
 from prestep.sim.collectives.settings import Nccl
 from prestep.sim.errors import InputError
 from prestep.sim.units import parse_nccl_size
 
-# Names of collectives in NCCL_ALGO and NCCL_PROTO ("allreduce:Ring") and in logs ("AllReduce"), in small letters.
-FUNCTIONS = {
-    "allreduce": "all_reduce",
-    "allgather": "all_gather",
-    "reducescatter": "reduce_scatter",
-    "broadcast": "broadcast",
-    "reduce": "reduce",
-}
-# Algorithms in the order of NCCL's numbers, without signs between words.
-ALGOS = {
-    "tree": "tree",
-    "ring": "ring",
-    "collnetdirect": "collnet_direct",
-    "collnetchain": "collnet_chain",
-    "nvls": "nvls",
-    "nvlstree": "nvls_tree",
-    "pat": "pat",
-    "collnet": "collnet_direct",
-    "sharp(collnet)": "collnet_direct",
-}
-PROTOS = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
-_NUMBERS = {
-    "NCCL_MIN_NCHANNELS": "min_channels",
-    "NCCL_MIN_NRINGS": "min_channels",
-    "NCCL_MIN_CTAS": "min_channels",
-    "NCCL_MAX_NCHANNELS": "max_channels",
-    "NCCL_MAX_NRINGS": "max_channels",
-    "NCCL_MAX_CTAS": "max_ctas",
-    "NCCL_CROSS_NIC": "cross_nic",
-    "NCCL_NCHANNELS_PER_NET_PEER": "nchannels_per_net_peer",
-    "NCCL_MIN_P2P_NCHANNELS": "min_p2p_nchannels",
-    "NCCL_MAX_P2P_NCHANNELS": "max_p2p_nchannels",
-    "NCCL_SOCKET_NTHREADS": "socket_nthreads",
-    "NCCL_NSOCKS_PERTHREAD": "nsocks_perthread",
-}
+_WORDS = files.beside(__file__)
+FUNCTIONS: dict[str, str] = _WORDS["functions"]
+ALGOS: dict[str, str] = _WORDS["algorithms"]
+PROTOS: dict[str, str] = _WORDS["protocols"]
+_NUMBERS: dict[str, str] = _WORDS["numbers"]
+_SWITCHES: dict[str, str] = _WORDS["switches"]
 P2P_LEVELS = ("LOC", "NVL", "PIX", "PXB", "PHB", "SYS")
 GDR_LEVELS = ("LOC", "PIX", "PXB", "P2C", "PHB", "SYS")
 OLD_LEVELS = dict(
     zip("012345", ("LOC", "PIX", "PXB", "PHB", "SYS", "SYS"), strict=True)
 )
-_SWITCHES = {
-    "NCCL_NVLS_ENABLE": "nvls",
-    "NCCL_COLLNET_ENABLE": "collnet",
-    "NCCL_P2P_DISABLE": "p2p_disable",
-    "NCCL_SHM_DISABLE": "shm_disable",
-    "NCCL_PXN_DISABLE": "pxn_disable",
-}
 # They choose no algorithm and cost no time, or say what the cluster file says (which network).
 _SILENT = re.compile(
     r"NCCL_(VERSION|DEBUG\w*|SOCKET_IFNAME|IB_\w+|NET|NET_PLUGIN|MNNVL_ENABLE|LAUNCH_MODE|\w*_DUMP_FILE|TESTS_\w+|HOME"

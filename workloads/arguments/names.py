@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from typing import Any
 
 from prestep.sim import files
 
-_TABLES = files.toml(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+_TABLES = files.beside(__file__)
 NUMBERS, REALS, TEXTS, LATENT, COMPRESSED = (
     dict[str, str](_TABLES[name])
     for name in ("numbers", "reals", "texts", "latent", "compressed")

@@ -7,45 +7,22 @@ import math
 import re
 from typing import Any
 
+from prestep.sim import files
 from prestep.workloads.job.limits import RANKS
 from prestep.workloads.traces.operators import Meta
 
-#: Words of frameworks by operation.
-WORDS = {
-    "all_reduce": "allreduce all_reduce allreduce_coalesced barrier",
-    "all_gather": "allgather all_gather _allgather_base _all_gather_base all_gather_into_tensor allgather_coalesced "
-    "allgather_into_tensor_coalesced all_gather_into_tensor_coalesced",
-    "reduce_scatter": "reduce_scatter reducescatter _reduce_scatter_base reduce_scatter_tensor "
-    "reduce_scatter_tensor_coalesced",
-    "broadcast": "broadcast _broadcast_oop",
-    "reduce": "reduce _reduce_oop",
-    "all_to_all": "all_to_all all_to_allv alltoall alltoall_base all_to_all_single",
-    "gather": "gather",
-    "scatter": "scatter",
-    "p2p": "send recv batch_isend_irecv",
+_TABLES = files.beside(__file__)
+#: Operations by the words that frameworks have for them.
+OPS: dict[str, str] = {
+    w: op for op, words in _TABLES["words"].items() for w in words.split()
 }
-OPS = {word: op for op, words in WORDS.items() for word in words.split()}
 # Kernels of NCCL and RCCL say what they do; SendRecv is an all-to-all unless the host said otherwise.
 KERNEL = re.compile(
     r"(?:nccl|rccl|mscclKernel)\w*?_?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv)"
 )
-KERNEL_OPS = {
-    "AllReduce": "all_reduce",
-    "AllGather": "all_gather",
-    "ReduceScatter": "reduce_scatter",
-    "Broadcast": "broadcast",
-    "Reduce": "reduce",
-    "SendRecv": "all_to_all",
-}
+KERNEL_OPS: dict[str, str] = _TABLES["kernels"]
 #: Bytes of an element by the names of its type.
-SIZES = {
-    **dict.fromkeys(("double", "long", "long int", "complexfloat"), 8),
-    **dict.fromkeys(("float", "int"), 4),
-    **dict.fromkeys(("half", "bfloat16", "c10::half", "c10::bfloat16", "short"), 2),
-    **dict.fromkeys(("char", "byte", "bool", "unsigned char", "signed char"), 1),
-    **dict.fromkeys(("float8_e4m3fn", "float8_e5m2"), 1),
-    **dict.fromkeys(("c10::float8_e4m3fn", "c10::float8_e5m2"), 1),
-}
+SIZES = {name: int(n) for n, names in _TABLES["bytes"].items() for name in names}
 # Bytes of an element whose type no table knows.
 UNKNOWN = 4
 SYNCHRONISING = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all")

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cache
 
+from prestep.sim import files
 from prestep.workloads.traces.collectives import SYNCHRONISING, payload
 from prestep.workloads.traces.nodes import UNTIMED
 from prestep.workloads.traces.schema import Span
@@ -15,26 +16,7 @@ from prestep.workloads.traces.steps import Step
 
 COMMUNICATION = "communication"
 # First match wins; patterns are of names that cuBLAS, cuDNN, PyTorch, Triton and the communication libraries write.
-FAMILIES = (
-    (
-        COMMUNICATION,
-        r"nccl|rccl|msccl|dpsk::ep|deep_ep|multimem|nvshmem|(one|two)_shot_all_reduce|cross_device_reduce",
-    ),
-    ("attention", r"sdpa|flash|fmha|attention|compute_dot_do_o|convert_dq"),
-    ("convolution", r"conv|winograd|implicit_gemm|fprop|dgrad|wgrad"),
-    (
-        "gemm",
-        r"gemm|nvjet|cutlass|cublas|splitK|gemv|(ampere|volta)_.*_(nn|nt|tn)|dot_kernel",
-    ),
-    ("optimizer", r"multi_tensor_apply|adam|lamb(?!da)|sgd|FusedOptimizer"),
-    ("norm", r"norm|bn_fw|bn_bw|batch_norm"),
-    ("softmax and loss", r"softmax|nll_loss|cross_entropy"),
-    ("embedding", r"embedding|index|gather|scatter"),
-    ("copy", r"memcpy|copy|cat|memset|fill|transpose|chunk_cat|split_with_sizes"),
-    ("reduce", r"reduce|sum|pool|sort|topk|scan"),
-    ("compiled", r"^triton_"),
-    ("elementwise", r"elementwise|pointwise|functor|dropout|relu|gelu|silu|mul|add"),
-)
+FAMILIES = tuple(files.beside(__file__)["families"].items())
 _COMPILED = tuple(
     (name, re.compile(pattern, re.IGNORECASE)) for name, pattern in FAMILIES
 )
