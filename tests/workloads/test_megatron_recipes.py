@@ -110,9 +110,10 @@ def test_graphs_spare_the_host() -> None:
     assert slow[-1] - quick == pytest.approx(19 * between, rel=0.01)
     ahead = {"cuda_graph_scope": ["full_iteration"], "clip_grad_on_device": True}
     assert step_time(run(host=1.0, **ahead)) < quick - 0.99 * between
-    assert step_time(run(cuda_graph_scope=["attn"])) == pytest.approx(
-        step_time(run()), rel=1e-3
-    )
+    # A fast host is spared nothing, and each layer copies its input, its output's gradient, and adds two gradients up.
+    copies = step_time(run(cuda_graph_scope=["attn"])) - step_time(run())
+    moved = 4 * 2 * (4 + 4 + 6) * 4096 * 2048
+    assert moved / 3.35e12 < copies < moved / 1.5e12
 
 
 def test_a_graph_of_the_router_spares_it_alone() -> None:
@@ -130,7 +131,7 @@ def test_counts_of_tokens_cost_the_host() -> None:
         {"cuda_graph_scope": ["moe_router"]},
         {"cuda_graph_scope": ["moe_router", "moe_preprocess"]},
         {
-            "cuda_graph_scope": ["moe_router"],
+            "cuda_graph_scope": ["moe_router", "moe_preprocess"],
             "moe_capacity": 1.0,
             "moe_pad_to_capacity": True,
         },

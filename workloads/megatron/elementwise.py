@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.job.megatron import Megatron
 from prestep.workloads.torch.tape import Tape, Tensor
@@ -67,6 +70,45 @@ def _gradients(
         t.launch(Kernel("sum", (g.elements,), bytes=g.size))
         grads.append(t.empty(*size))
     return grads
+
+
+def passing(
+    t: Tape,
+    x: Tensor,
+    forward: Callable[[], None] | None = None,
+    backward: Callable[[], None] | None = None,
+) -> Tensor:
+    """The same value; something happens as it passes, and as its gradient does."""
+    if forward is not None:
+        forward()
+
+    def back(g: Tensor) -> list[Tensor | None]:
+        if backward is not None:
+            backward()
+        return [g]
+
+    return t.apply(Tensor(x.storage, x.shape, x.itemsize), [x], back)
+
+
+def copied_in(t: Tape, x: Tensor, captured: bool = True) -> Tensor:
+    """A value as a captured part begins, which a kernel copies to where the graph reads it (make_graphed_callables)."""
+    return (
+        passing(t, x, partial(pass_over, t, x.elements, 2.0 * x.size))
+        if captured
+        else x
+    )
+
+
+def copied_back(
+    t: Tape, x: Tensor, captured: bool = True, beside: float = 0.0
+) -> Tensor:
+    """A value that a graph made: its gradient, with others of so many bytes, is copied to where the graph reads it."""
+    moved = 2.0 * (x.size + beside)
+    return (
+        passing(t, x, backward=partial(pass_over, t, x.elements, moved))
+        if captured
+        else x
+    )
 
 
 def unsaved(x: Tensor) -> Tensor:

@@ -15,6 +15,8 @@ from prestep.workloads.megatron.cross_entropy import cross_entropy
 from prestep.workloads.megatron.elementwise import (
     bias_add,
     bias_dropout_add,
+    copied_back,
+    copied_in,
     fused,
     pass_over,
     unsaved,
@@ -196,16 +198,16 @@ class Layer(Module):
         self.connections = [self.child(HyperConnection(t, m, s)) for _ in mixed]
 
     def forward(self, t: Tape, x: Tensor) -> Tensor:
-        t.cpu("module", 2 * len(self.parts))
-        captured = False
         source = x if self.parallel_parts else None
         given: Tensor | None = None  # what a norm made that parts share
-        for at, letter in enumerate(self.letters):
-            # One graph holds what is captured of a layer.
-            scope = self.s.options.cuda_graph_scope
-            apart = letter == hybrid.EXPERTS and "moe" not in scope
-            captures = ("moe_router" if apart else SCOPES[letter]) in scope
-            with t.capture(captures, not captured):
+        graphed = self._graphed
+        # One graph holds what is captured of a layer.
+        places = [at for at, (captures, _) in enumerate(graphed) if captures]
+        for at, (captures, apart) in enumerate(graphed):
+            begins, ends = at in places[:1], at in places[-1:]
+            # The residual stream leaves the graph of a router beside rows for experts.
+            x = copied_back(t, copied_in(t, x, begins), ends and apart)
+            with t.capture(captures, begins):
                 y, join = self._enter(t, x, at)
                 if given is None:
                     y = self._normed(t, self.norms[at], y if source is None else source)
@@ -214,9 +216,20 @@ class Layer(Module):
                 if self.shared:
                     given = y
             with t.capture(captures and not apart, False):
+                t.cpu("module", 2)
                 x = join(self._run(t, at, y), self.parts[at].proj_bias)
-            captured |= captures
+            x = copied_back(t, x, ends and not apart)
         return x
+
+    @property
+    def _graphed(self) -> list[tuple[bool, bool]]:
+        """Of each part whether it is captured, and whether that is the router alone."""
+        scope = self.s.options.cuda_graph_scope
+        apart = [at == hybrid.EXPERTS and "moe" not in scope for at in self.letters]
+        return [
+            (("moe_router" if router else SCOPES[letter]) in scope, router)
+            for letter, router in zip(self.letters, apart, strict=True)
+        ]
 
     def _enter(self, t: Tape, x: Tensor, part: int) -> tuple[Tensor, Join]:
         """A part's input, and how its output and bias are added to the residual stream."""

@@ -14,8 +14,10 @@ from prestep.sim.graph.kernel import Kernel
 from prestep.workloads.megatron.adapter import adapted_column, adapted_row
 from prestep.workloads.megatron.elementwise import (
     activate,
+    copied_back,
     fused,
     pass_over,
+    passing,
     unsaved,
 )
 from prestep.workloads.megatron.expert_adapter import ExpertAdapters
@@ -31,7 +33,11 @@ from prestep.workloads.megatron.shard import (
     unquantized,
     whole,
 )
-from prestep.workloads.megatron.token_dispatcher import TokenDispatcher
+from prestep.workloads.megatron.token_dispatcher import (
+    CALLS,
+    MEASURED,
+    TokenDispatcher,
+)
 from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.activation_checkpoint import again, detached, discarded
 from prestep.workloads.torch.aten_products import multiply_sizes
@@ -86,7 +92,6 @@ def _gate_gradients(
     hidden = x.shape[-1]
     t.cpu("elementwise_backward", len(passes))
     _pass_scores(t, scores, passes)
-    t.cpu("expert_layer_backward")
     multiply_sizes(t, tokens, hidden, experts, "nn")
     unquantized = replace(o, products="")
     if gate.requires_grad:
@@ -192,22 +197,54 @@ class Experts(Module):
             run = partial(self._share, t, self.shared)
             shared.append(again(t, run, x) if repeats else run(x))
 
-        with t.capture("moe_router" in o.cuda_graph_scope, False):
-            routed = route(t, x, self.gate, self.s.numbers, o.moe_router_fusion)
-        t.cpu("expert_layer")
-        t.cpu("moe_counts", self._counts)
-        beside = share if o.moe_shared_expert_overlap else None
         # Without a name for the rows, which are freed once the first products have read them.
         shape = (*x.shape[:-1], self.m.routed_hidden)
-        routed = self._at_width(t, routed, self.narrow)
-        y = self._compute(t, self.dispatcher.dispatch(t, routed, beside))
-        y = self._at_width(t, self.dispatcher.combine(t, y, shape), self.widen)
-        if beside is None:
-            share()
+        beside = share if o.moe_shared_expert_overlap else None
+        y = self._compute(
+            t,
+            self.dispatcher.dispatch(
+                t, self._routed(t, x, None if beside else share), beside
+            ),
+        )
+        y = self._around(t, self.dispatcher.combine(t, y, shape), "behind")
+        y = self._at_width(t, y, self.widen)
         for other in shared:
+            captured = beside is None and "moe_router" in o.cuda_graph_scope
+            other = copied_back(t, other, captured)
             both = [unsaved(y), unsaved(other)]
             y = fused(t, both, y.shape, 3 * y.size, 0.0, kernels=(1, 0))
         return y
+
+    def _routed(self, t: Tape, x: Tensor, first: Callable[[], None] | None) -> Tensor:
+        """Rows with experts chosen for them, as they are sent."""
+        o = self.s.options
+        captured, ahead = (
+            name in o.cuda_graph_scope for name in ("moe_router", "moe_preprocess")
+        )
+        scores = 4.0 * x.elements / self.m.hidden * self.m.experts
+        with t.capture(captured, False):
+            if first is not None:
+                first()
+            y = route(t, x, self.gate, self.s.numbers, o.moe_router_fusion)
+            y = self._around(t, y, "router")
+        y = copied_back(t, y, captured and not ahead, scores)
+        with t.capture(ahead, False):
+            y = self._at_width(t, y, self.narrow)
+            y = self._around(t, y, "ahead")
+            y = self.dispatcher.preprocess(t, y)
+        t.cpu("moe_counts", self._counts)
+        return copied_back(t, y, captured and ahead, scores)
+
+    def _around(self, t: Tape, x: Tensor, part: str) -> Tensor:
+        """The same value; the host does a part of the layer, a share of what was measured of one dispatcher's."""
+        names = "expert_layer", "expert_layer_backward"
+        forward, backward = (
+            partial(t.cpu, name, getattr(calls, part) / sum(measured))
+            for name, calls, measured in zip(
+                names, self.dispatcher.calls, CALLS[MEASURED], strict=True
+            )
+        )
+        return passing(t, x, forward, backward)
 
     def _share(self, t: Tape, shared: FeedForward, x: Tensor) -> Tensor:
         """What experts that see every token make of it, scaled by the token's gate where the model has one."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from math import prod
+from typing import NamedTuple
 
 from prestep.sim.graph.kernel import Kernel
 from prestep.sim.graph.opgraph import Tokens
@@ -16,6 +17,24 @@ from prestep.workloads.models.model import ModelSpec
 from prestep.workloads.torch.functional import launched
 from prestep.workloads.torch.tape import Tape, Tensor
 
+
+class Calls(NamedTuple):
+    """Calls of Python's functions in a layer of experts: the router's, those ahead of the exchange (``moe_preprocess``
+    captures them), and those from it on."""
+
+    router: int
+    ahead: int
+    behind: int
+
+
+# Forward and backward in MoELayer of Megatron-core 0.16.1 beside router, experts and collectives, with permutations of
+# Transformer Engine (20 calls for a launch of Triton's) and the buffers of HybridEP and DeepEP (lab/notes/recipes.md).
+CALLS = {
+    "alltoall": (Calls(0, 126, 245), Calls(6, 39, 153)),
+    "deepep": (Calls(0, 5, 237), Calls(6, 0, 100)),
+    "hybridep": (Calls(0, 5, 74), Calls(6, 0, 28)),
+}
+MEASURED = "alltoall"  # the dispatcher whose layer's time on the host was measured
 OPERATORS = 3  # that the host issues for a permutation without fusion
 
 
@@ -123,13 +142,15 @@ class TokenDispatcher:
             ranks = self._distinct(self.spread.group.size)
         return max(1, round(self.tokens * ranks))
 
+    def preprocess(self, t: Tape, x: Tensor) -> Tensor:
+        """Rows as they are sent."""
+        return self._permute(t, x) if self._way == "alltoall" else x
+
     def dispatch(
         self, t: Tape, x: Tensor, meanwhile: Callable[[], None] | None
     ) -> Tensor:
-        """Tokens of all ranks that chose experts here, in the order of the experts."""
+        """Rows of all ranks that chose experts here, in the order of the experts."""
         hidden, here = self.m.hidden, self.received
-        if self._way == "alltoall":
-            x = self._permute(t, x)
         if self._hybrid and self.spread.group.size > 1:
             self._map_routes(t)
         if self.s.counts_wait:
@@ -160,6 +181,12 @@ class TokenDispatcher:
     @property
     def _way(self) -> str:
         return self.s.options.moe_token_dispatcher
+
+    @property
+    def calls(self) -> tuple[Calls, Calls]:
+        """What the host does in a layer, forward and backward; gathering tokens is taken for an all-to-all."""
+        backend = self.s.options.moe_flex_dispatcher_backend
+        return CALLS[backend if self._way == "flex" else MEASURED]
 
     def _distinct(self, places: int) -> float:
         """Ranks, or hosts, that have an expert which a token chose."""
