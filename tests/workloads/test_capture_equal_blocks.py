@@ -231,14 +231,15 @@ def changed(program: str, changes: Changes) -> str:
     return program
 
 
-def routed_by(family: str, words: str) -> str:
+def routed_by(family: str, words: str, block: str = "SparseMoeBlock") -> str:
     """A decoder of transformers' modules with a family's layer of experts."""
+    first = "[0]" if block == "MLP" else ""  # gpt-oss's gives scores, too
     module, name = family.lower(), family.replace("_", "")
     made = f"""from transformers.models.{module} import modeling_{module} as family
 CONFIG = family.{name}Config(hidden_size=HIDDEN, {words}, num_experts_per_tok=2)
 CONFIG._experts_implementation = "grouped_mm"
 def routed():
-    layer = family.{name}SparseMoeBlock(CONFIG)
+    layer = family.{name}{block}(CONFIG)
     layer._modules["experts"] = layer._modules.pop("experts")  # registered behind the gate, as most are
     return layer
 class Layer(nn.Module):"""
@@ -249,7 +250,7 @@ class Layer(nn.Module):"""
             "        self.experts = routed()\n",
         ),
         ("        self.down = linear(INNER, HIDDEN)\n", ""),
-        ("self.down(F.silu(self.gate(h)) * self.up(h))", "self.experts(h)"),
+        ("self.down(F.silu(self.gate(h)) * self.up(h))", f"self.experts(h){first}"),
     )
     return changed(PROGRAM, changes)
 
@@ -337,6 +338,19 @@ KINDS: dict[str, tuple[str, dict[str, Any]]] = {
             ),
         )
     },
+    "grouped experts of gpt-oss": (
+        routed_by("Gpt_Oss", "intermediate_size=INNER, num_local_experts=8", "MLP"),
+        {"pytorch": {"modules": "transformers", "experts": "grouped"}}
+        | model(
+            experts=8,
+            experts_per_token=2,
+            clamped=True,
+            router_bias=True,
+            bias=True,
+            qkv_bias=False,
+            out_bias=False,
+        ),
+    ),
     "two microbatches": (changed(plain(), TWICE), {"training": {"global_batch": 4}}),
     "a perceptron": (
         PERCEPTRON,

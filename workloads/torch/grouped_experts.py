@@ -113,17 +113,20 @@ class GroupedFeedForward(Module):
         return y if bias is None else with_biases(t, y, bias)
 
 
-def product(t: Tape, x: Tensor, w: Tensor, taken: int = 0) -> Tensor:
-    """``x[e] @ w[e].T`` of every expert: saves its input, unless the weights are frozen.
+def product(
+    t: Tape, x: Tensor, w: Tensor, taken: int = 0, as_it_lies: bool = False
+) -> Tensor:
+    """``x[e] @ w[e].T`` of every expert, or ``x[e] @ w[e]``: saves its input, unless the weights are frozen.
 
     `taken`: the experts' rows, where others follow that are nobody's; 0: all.
     """
     t.cpu("linear")
     t.saves(x.requires_grad + w.requires_grad)
     kept = x if w.requires_grad else Tensor(None, x.shape, x.itemsize)
-    layer = _Product(t, kept, w, x.requires_grad, taken)
-    y = t.empty((*x.shape[:-1], w.shape[1]), x.itemsize)
-    layer.multiply(rows(t, x), turned(w), y)
+    layer = _Product(t, kept, w, x.requires_grad, taken, as_it_lies)
+    ahead = w if as_it_lies else turned(w)
+    y = t.empty((*x.shape[:-1], ahead.shape[-1]), x.itemsize)
+    layer.multiply(rows(t, x), ahead, y)
     return t.apply(y, [x, w], layer.backward)
 
 
@@ -136,6 +139,7 @@ class _Product:
     w: Tensor
     needs_x: bool
     taken: int
+    as_it_lies: bool
 
     def multiply(self, left: Tensor, right: Tensor, y: Tensor) -> Tensor:
         experts = self.w.shape[0]
@@ -149,12 +153,16 @@ class _Product:
         if not self.needs_x:
             return [None, gw]
         grad = t.empty(self.x.shape, self.x.itemsize)
-        return [self.multiply(rows(t, g), self.w, grad), gw]
+        back = turned(self.w) if self.as_it_lies else self.w
+        return [self.multiply(rows(t, g), back, grad), gw]
 
     def _weight_grad(self, g: Tensor) -> Tensor:
         """`g` stays alive until it is launched."""
         grad = self.t.empty(self.w.shape, self.x.itemsize)
-        return self.multiply(turned(rows(self.t, g)), rows(self.t, self.x), grad)
+        left, right = rows(self.t, g), rows(self.t, self.x)
+        if self.as_it_lies:
+            left, right = right, left
+        return self.multiply(turned(left), right, grad)
 
 
 def permutation(

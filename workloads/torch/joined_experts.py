@@ -31,9 +31,13 @@ class JoinedExperts(Module):
         self.activation, self.clamped, self.gated = m.activation, m.clamped, m.gated
         self.narrow, self.norm = m.router_narrow, m.norm_topk
         self.ffn = m.moe_ffn // parts
+        self.w1, self.w2 = self._weights(t, m, experts)
+
+    def _weights(self, t: Tape, m: ModelSpec, experts: int) -> tuple[Tensor, Tensor]:
+        """Both weights, as (expert, output, input)."""
         width = self.ffn * (2 if m.gated else 1)
-        self.w1 = self.project(t, width, m.hidden, "w1", m.bias, experts)
-        self.w2 = self.project(t, m.hidden, self.ffn, "w2", m.bias, experts)
+        first = self.project(t, width, m.hidden, "w1", m.bias, experts)
+        return first, self.project(t, m.hidden, self.ffn, "w2", m.bias, experts)
 
     def mixed(
         self,
@@ -71,9 +75,9 @@ class JoinedExperts(Module):
         narrow = I.made(t, "_to_copy.default", (placed,), kind="int32", dtype="int32")
         each = I.made(t, "histc.default", (narrow, experts, 0, experts - 1), (experts,))
         I.made(t, "cumsum.default", (each, 0), dtype="int32")
-        del placed, narrow, each
-        y = self._projected(t, self._inner(t, x), self.w2)
-        del x
+        del narrow, each
+        y = self._projected(t, self._inner(t, x, placed), self.w2, placed)
+        del x, placed
         y = aten.mul(t, y, aten.reshape(t, weights, rows, 1))
         del weights
         numbers = I.integer(t, "arange.default", rows)
@@ -81,14 +85,15 @@ class JoinedExperts(Module):
             back = I.put(t, numbers, order, t.empty((rows,), I.INDEX), 1)
         return I.index(t, y, back, 1)
 
-    def _inner(self, t: Tape, x: Tensor) -> Tensor:
-        y = self._projected(t, x, self.w1)
+    def _inner(self, t: Tape, x: Tensor, numbers: Tensor) -> Tensor:
+        y = self._projected(t, x, self.w1, numbers)
         if not self.gated:
             return aten.activation(t, self.activation, y)
         first, second = split_joined(t, y, [self.ffn] * 2)
         del y
         return gated(t, self.activation, first, second, self.clamped)
 
-    def _projected(self, t: Tape, x: Tensor, w: Tensor) -> Tensor:
+    def _projected(self, t: Tape, x: Tensor, w: Tensor, numbers: Tensor) -> Tensor:
+        """Outputs of rows whose experts have these ``numbers``."""
         y, bias = product(t, x, w), self.biases.get(w)
         return y if bias is None else with_biases(t, y, bias)

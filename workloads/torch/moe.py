@@ -19,6 +19,7 @@ from prestep.workloads.parallel.group import Group
 from prestep.workloads.torch import aten
 from prestep.workloads.torch import functional as F
 from prestep.workloads.torch import indexing as I
+from prestep.workloads.torch.clamped_experts import ClampedExperts
 from prestep.workloads.torch.grouped_experts import GroupedFeedForward
 from prestep.workloads.torch.joined_experts import JoinedExperts
 from prestep.workloads.torch.modules import FeedForward, Linear, Module, scaled_by_token
@@ -85,7 +86,8 @@ class MixtureOfExperts(Module):
         """Builds the experts that tokens are routed to, together or apart; their parameters."""
         m, before = replace(m, hidden=m.routed_hidden), len(self.parameters)
         if t.choices is not None and t.choices.experts == "grouped":
-            style = JoinedExperts if t.written_out else GroupedFeedForward
+            joined = ClampedExperts if m.clamped and m.bias else JoinedExperts
+            style = joined if t.written_out else GroupedFeedForward
             self.grouped = style(t, m, self.count, parts)
             at = len(self.parameters) if t.written_out else 0
             self.parameters[at:at] = self.grouped.parameters
