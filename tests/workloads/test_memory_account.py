@@ -120,6 +120,7 @@ def test_a_new_owner_moves_no_memory(sizes: list[int]) -> None:
         if changes:
             for place in range(len(blocks)):
                 blocks[place].change_owner("gradients")
+        memory.end_step()
         del blocks
         accounts.append(memory)
     kept, moved = accounts
@@ -138,6 +139,7 @@ def test_what_is_forgotten_was_never_reserved() -> None:
     stays = memory.take(30 * MIB, "activations")
     memory.give_back(gone)
     memory.forget(moment)
+    memory.end_step()
     assert memory.peak == memory.reserved == 30 * MIB
     memory.give_back(stays)
     assert memory.now == 0
@@ -154,6 +156,23 @@ def test_the_optimizers_state_comes_with_the_first_update() -> None:
     memory.end_step()
     assert memory.peak == 100 * MIB
     assert memory.reserved == 120 * MIB
+
+
+@pytest.mark.parametrize("expandable", [False, True])
+def test_what_is_not_cut_off_a_block_is_in_use(expandable: bool) -> None:
+    """11 MiB come from a segment of 12, of which up to 1 MiB is not cut off (kSmallSize); a segment that grows is cut."""
+    memory = Memory()
+    memory.in_blocks, memory.expandable = True, expandable
+    memory.reset_peak()
+    block = memory.take(11 * MIB, "activations", module="layer")
+    memory.change_owner(block, "gradients")
+    memory.end_step()
+    size = (11 if expandable else 12) * MIB
+    assert memory.peak == memory.at_peak["activations"] == size
+    assert memory.modules == {"layer": size}
+    assert memory.alive["gradients"] == size
+    memory.give_back(block)
+    assert memory.now == 0
 
 
 @given(SIZES, st.booleans())

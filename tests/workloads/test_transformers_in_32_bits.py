@@ -104,9 +104,18 @@ def test_no_kernel_is_priced_as_16_bits(layout: str, norm: str) -> None:
 
 @pytest.mark.parametrize("layout", ["ddp", "fsdp", "pp", "tp"])
 def test_memory_is_twice_that_of_16_bits(layout: str) -> None:
-    """Parameters, gradients, states and, but for statistics in fp32 and keys of all heads, activations."""
+    """Parameters, gradients, states and, but for statistics in fp32 and keys of all heads, activations.
+
+    Segments grow, so that every block is as large as was asked.
+    """
     narrow, wide = (
-        recorded(p, layout, model={"kv_heads": 8}).memory for p in ("bf16", "fp32")
+        recorded(
+            p,
+            layout,
+            model={"kv_heads": 8},
+            pytorch={"expandable_segments": True},
+        ).memory
+        for p in ("bf16", "fp32")
     )
     for rank, memory in wide.items():
         for owner in ("parameters", "optimizer"):

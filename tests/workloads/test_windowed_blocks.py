@@ -95,8 +95,11 @@ def test_a_wider_window_is_more_work(framework: str) -> None:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_mask_hides_scores_that_are_computed(framework: str) -> None:
-    """Behind a mask every score is computed, those of later keys too; every layer keeps its mask in 16 bits."""
-    cudnn = {"attention": "cudnn"}
+    """Behind a mask every score is computed, those of later keys too; every layer keeps its mask in 16 bits.
+
+    Segments grow, so that every block is as large as was asked.
+    """
+    cudnn = {"attention": "cudnn", "expandable_segments": True}
     plain, windowed = (
         step(TRANSFORMER | keys, framework, pytorch=cudnn)
         for keys in ({}, {"window": 256})

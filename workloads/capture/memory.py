@@ -42,7 +42,8 @@ class DeviceMemory:
     ) -> None:
         self.rank, self.memory = rank, memory
         compiled = any(event.kind == "region" for event in rank.events)
-        memory.allocator = Allocator.of(() if compiled else rank.segments)
+        memory.in_blocks = True
+        memory.allocator = None if compiled else Allocator.of(rank.segments)
         for number, size in sorted(rank.alive.items()):
             self.take(number, size, 0)
         for handle, stream in enumerate(workspaces, 1):

@@ -15,6 +15,8 @@ from prestep.workloads.memory.allocator import BLOCK, Allocator
 OWNERS = ("parameters", "gradients", "optimizer", "activations", "buffers", "workspace")
 # Steps after which what is reserved grows no more, as a rule: in the first one the optimizer makes its state.
 STEPS = 3
+# Between numbers of blocks and of others as large.
+OTHERS = -(1 << 40)
 
 
 class Row(NamedTuple):
@@ -40,6 +42,9 @@ class Moment(NamedTuple):
 class Memory:
     """Bytes alive by owner, in the order the host issues work (as PyTorch's allocator counts them).
 
+    Blocks are as large as was asked until the step is over. Then the allocator cuts them, and everything is counted
+    again: what it does not cut off a large block is in use.
+
     Attributes
     ----------
     alive : dict
@@ -49,7 +54,7 @@ class Memory:
     at_peak, before : dict
         Bytes by owner at the peak, and as the step begins (when the peak was last reset).
     at_update : dict
-        Bytes by owner as the optimizer's update begins, when all gradients are there; empty: no update is known.
+        Bytes asked for by owner as the optimizer's update begins, when all gradients are there; empty: none is known.
     issued : Sized
         The operations issued so far.
     stream, module : hashable, str
@@ -65,7 +70,7 @@ class Memory:
     in_blocks, expandable : bool
         Whether every row is a block of the allocator (what stands for many tensors is none), and its segments grow.
     allocator : Allocator, optional
-        What the steps before have left, where it was recorded; blocks are its own then.
+        What the steps before have left, where it was recorded; else they were like this one.
 
     Examples
     --------
@@ -74,6 +79,7 @@ class Memory:
     >>> weights = memory.take(3 * 2**20, "parameters")
     >>> memory.reset_peak()
     >>> memory.give_back(memory.take(1000, "activations", module="layers.0.ffn"))
+    >>> memory.end_step()
     >>> memory.peak - 3 * 2**20, memory.modules
     (1024.0, {'layers.0.ffn': 1024.0})
     >>> memory.reserved / 2**20
@@ -100,7 +106,6 @@ class Memory:
         self._blocks: dict[int, Row] = {}
         self._number = 0
         self._peak_at = self._update_at = 0
-        self._end: int | None = None
 
     def take(
         self,
@@ -119,42 +124,33 @@ class Memory:
             block = self._number
         stream = self.stream if stream is None else stream
         module = self.module if module is None else module
-        if self.allocator is not None:
-            held = self.allocator.size_of(block)
-            size = float(held or self.allocator.take(block, size, stream))
-        else:
-            size = -(-size // BLOCK) * float(BLOCK)
+        size = -(-size // BLOCK) * float(BLOCK)
         row = Row(len(self.issued), owner, size, block, stream, module)
         self._blocks[block] = row
-        self._come(row)
+        self._count(row)
         return block
 
     def give_back(self, block: int) -> None:
         """Counts a block that goes."""
         self._go(self._blocks.pop(block))
-        if self.allocator is not None:
-            self.allocator.give_back(block)
 
     def change_owner(self, block: int, owner: str) -> None:
         """Counts a block for another owner from now on."""
         self._go(self._blocks[block])
         row = self._blocks[block]._replace(issued=len(self.issued), owner=owner)
         self._blocks[block] = row
-        self._come(row)
+        self._count(row)
 
-    def _come(self, row: Row) -> None:
+    def _go(self, row: Row) -> None:
+        self._count(Row(len(self.issued), row.owner, -row.size, row.block))
+
+    def _count(self, row: Row) -> None:
         self.log.append(row)
         self.alive[row.owner] += row.size
         self.now += row.size
         if self.now > self.peak:
             self.peak, self._peak_at = self.now, len(self.log)
             self.at_peak = dict(self.alive)
-
-    def _go(self, row: Row) -> None:
-        gone = Row(len(self.issued), row.owner, -row.size, row.block)
-        self.log.append(gone)
-        self.alive[row.owner] -= row.size
-        self.now -= row.size
 
     def moment(self) -> Moment:
         """What `forget` goes back to."""
@@ -196,8 +192,72 @@ class Memory:
         return sum(self.standing[block].size for block in self.rebuilt)
 
     def end_step(self) -> None:
-        """The step is over: what goes from now on goes with the program itself."""
-        self._end = len(self.log)
+        """The step is over: its blocks are cut, and what goes from now on goes with the program itself."""
+        if not self.in_blocks:
+            return
+        if self.allocator is None:
+            self.allocator = Allocator(self.expandable)
+            found, sizes = self._play_steps(self.allocator)
+        else:
+            self._find(self.allocator, self.standing.keys() - self.allocator.storages)
+            found = self._found(self.allocator)
+            sizes = _play(self.allocator, list(_moves(self.log)))
+        self._count_again(found, sizes)
+
+    def _play_steps(self, allocator: Allocator) -> tuple[dict[int, float], list[float]]:
+        """Some steps like this one; of the last one, bytes of the blocks that it found, and of each row of the log."""
+        moves, cut = list(_moves(self.log)), self._update_at
+        self._find(allocator, self.standing.keys() - set(self.by_update))
+        for step in range(STEPS):
+            held = allocator.reserved
+            if step == 1:
+                # A watchdog thread holds DDP's first buckets for a while, on some of the ranks.
+                self._find(allocator, self.rebuilt, OTHERS)
+            found, sizes = self._found(allocator), _play(allocator, moves[:cut])
+            if step == 0:
+                self._find(allocator, self.by_update)
+            sizes += _play(allocator, moves[cut:])
+            # A step leaves what it found.
+            for block in sorted(allocator.storages - self.standing.keys()):
+                allocator.give_back(block)
+            self._find(allocator, self.standing.keys() - allocator.storages)
+            if step and allocator.reserved == held:
+                break
+        return found, sizes
+
+    def _find(
+        self, allocator: Allocator, blocks: Collection[int], apart: int = 0
+    ) -> None:
+        """Asks for blocks that the step finds; for others as large, with numbers so far `apart`."""
+        for row in map(self.standing.__getitem__, sorted(blocks)):
+            allocator.take(row.block + apart, row.size, row.stream)
+
+    def _found(self, allocator: Allocator) -> dict[int, float]:
+        return {block: float(allocator.size_of(block)) for block in self.standing}
+
+    def _count_again(self, found: dict[int, float], sizes: list[float]) -> None:
+        """Counts what the step found and its log once more, with these sizes."""
+        log = self.log
+        self.alive = dict.fromkeys(OWNERS, 0.0)
+        for block, size in found.items():
+            row = self.standing[block]._replace(size=size)
+            self.standing[block] = row
+            self.alive[row.owner] += size
+            if block in self._blocks:
+                self._blocks[block] = self._blocks[block]._replace(size=size)
+        self.now = self.peak = sum(self.alive.values())
+        self.at_peak, self.before = dict(self.alive), dict(self.alive)
+        self.log, self._peak_at = [], 0
+        for row, size in zip(log, sizes, strict=True):
+            cut = row if row.size == size else row._replace(size=float(size))
+            self._count(cut)
+            if size > 0 and row.block in self._blocks:
+                self._blocks[row.block] = cut
+
+    @property
+    def reserved(self) -> float:
+        """Bytes that the allocator holds after the step; 0 where rows are no blocks."""
+        return float(self.allocator.reserved) if self.allocator else 0.0
 
     @cached_property
     def modules(self) -> dict[str, float]:
@@ -209,53 +269,27 @@ class Memory:
         """Bytes that came in the step and are alive now, by module."""
         return _by_module({}, self.log)
 
-    @cached_property
-    def reserved(self) -> float:
-        """Bytes that the allocator holds after some steps; 0 where rows are no blocks."""
-        if self.allocator is not None or not self.in_blocks:
-            return float(self.allocator.reserved) if self.allocator else 0.0
-        allocator, cut = Allocator(self.expandable), self._update_at
-        before = list(_moves(self.log[:cut]))
-        update = list(_moves(self.log[cut : self._end]))
-        later = set(self.by_update)
-        self._find(allocator, (block for block in self.standing if block not in later))
-        for step in range(STEPS):
-            held = allocator.reserved
-            if step == 1:
-                # A watchdog thread holds DDP's first buckets for a while, on some of the ranks.
-                self._find(allocator, self.rebuilt, -1)
-            _request(allocator, before)
-            if step == 0:
-                self._find(allocator, self.by_update)
-            _request(allocator, update)
-            # A step leaves what it found.
-            for block in sorted(allocator.storages - self.standing.keys()):
-                allocator.give_back(block)
-            self._find(allocator, sorted(self.standing.keys() - allocator.storages))
-            if step and allocator.reserved == held:
-                break
-        return float(allocator.reserved)
 
-    def _find(self, allocator: Allocator, blocks: Iterable[int], sign: int = 1) -> None:
-        """Requests for blocks that the step finds; of a negative `sign`: for others as large."""
-        rows = map(self.standing.__getitem__, blocks)
-        _request(allocator, [row._replace(block=sign * row.block) for row in rows])
-
-
-def _request(allocator: Allocator, rows: Sequence[Row]) -> None:
-    for _, _, size, block, stream, _ in rows:
-        if size > 0:
-            allocator.take(block, size, stream)
-        elif size < 0:
-            allocator.give_back(block)
+def _play(allocator: Allocator, moves: Sequence[tuple[Row, bool]]) -> list[float]:
+    """Asks for and gives back the blocks of these rows; returns the bytes of each."""
+    sizes = list[float]()
+    for (_, _, size, block, stream, _), moved in moves:
+        if not moved:
+            held = allocator.size_of(block)
+        elif size > 0:
+            held = allocator.take(block, size, stream)
+        else:
+            held = allocator.give_back(block)
+        sizes.append(held if size > 0 else -held)
+    return sizes
 
 
 def _by_module(alive: dict[int, Row], rows: Sequence[Row]) -> dict[str, float]:
     """Bytes of what is alive after these rows, by the module that asked for it."""
-    for row in _moves(rows):
-        if row.size > 0:
+    for row, moved in _moves(rows):
+        if moved and row.size > 0:
             alive[row.block] = row
-        else:
+        elif moved:
             alive.pop(row.block, None)
     bytes_of: dict[str, float] = {}
     for row in alive.values():
@@ -263,20 +297,19 @@ def _by_module(alive: dict[int, Row], rows: Sequence[Row]) -> dict[str, float]:
     return bytes_of
 
 
-def _moves(rows: Sequence[Row]) -> Iterator[Row]:
-    """The rows without those that only give a block to another owner: it goes, and the same comes."""
+def _moves(rows: Sequence[Row]) -> Iterator[tuple[Row, bool]]:
+    """Every row, and whether its block comes or goes: not where it gets another owner (it goes, and the same comes)."""
     owned = False
     for row, after in zip_longest(rows, rows[1:]):
-        if owned:
-            owned = False
-        elif (
-            after
-            and (after.block, after.size) == (row.block, -row.size)
-            and row.size < 0
-        ):
-            owned = True
-        else:
-            yield row
+        came, owned = (
+            owned,
+            bool(
+                row.size < 0
+                and after
+                and (after.block, after.size) == (row.block, -row.size)
+            ),
+        )
+        yield row, not (came or owned)
 
 
 class Storage:

@@ -94,17 +94,19 @@ class Allocator:
         """Bytes of a storage's block; 0 for one that has none."""
         return self._used[storage].size if storage in self._used else 0
 
-    def give_back(self, storage: int) -> None:
-        """The end of a request; its block joins free neighbours."""
+    def give_back(self, storage: int) -> int:
+        """The end of a request; its block joins free neighbours. Returns the block's bytes."""
         block = self._used.pop(storage, None)
         if block is None:
-            return
-        self.allocated -= block.size
+            return 0
+        size = block.size
+        self.allocated -= size
         block.storage = 0
         for neighbour in (block.before, block.after):
             if neighbour is not None and not neighbour.storage:
                 block = self._joined(block, neighbour)
         self._offer(block)
+        return size
 
     def segments(self) -> list[Segment]:
         """What is reserved: of every segment its stream, whether it has small blocks, and the blocks in order."""
