@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from prestep.sim.analysis.beside import grown, kernels_instead, waiting_instead
 from prestep.sim.analysis.memory import MemoryVerdict, Recomputed
 from prestep.sim.analysis.prediction import Prediction
 from prestep.sim.exporters._words import shares
+from prestep.sim.extras import lazily
 from prestep.sim.units import format_bytes, format_duration, percent
+
+with lazily():  # of two steps
+    from prestep.sim.analysis import beside
 
 # Shares of a step that nobody would act on.
 NOTHING = 0.001
@@ -98,9 +101,9 @@ def of_comparison(comparison: Mapping[str, Any]) -> str:
         return f"The change saves nothing{_idle(comparison)}: {times}.{still}{why}"
     word = "less" if gain > 0 else "more"
     speed = f"{comparison['speedup']:.3f} times as fast"
-    beside = _beside(comparison)
+    reason = _beside(comparison)
     said = f"With the change {times}, {percent(abs(gain))} {word}: {speed}."
-    return f"{said}{beside}{why}"
+    return f"{said}{reason}{why}"
 
 
 def _beside(comparison: Mapping[str, Any]) -> str:
@@ -111,12 +114,12 @@ def _beside(comparison: Mapping[str, Any]) -> str:
     if comparison.get("changed_kinds"):
         alone = comparison["communication_alone"]
         growth = alone["changed"] - alone["base"]
-        longer = waiting_instead(one, other, growth)
-        return _kernels(kernels_instead(one, other)) or _waiting(ALONE, longer)
+        longer = beside.waiting_instead(one, other, growth)
+        return _kernels(beside.kernels_instead(one, other)) or _waiting(ALONE, longer)
     if not comparison.get("same_operations"):
         return ""
     for part, takes in WAITED_BESIDE.items():
-        longer = waiting_instead(one, other, grown(one, other, part))
+        longer = beside.waiting_instead(one, other, beside.grown(one, other, part))
         if longer:
             return _waiting(takes, longer)
     return ""
@@ -139,11 +142,11 @@ def _waiting(takes: str, longer: float) -> str:
         return ""
     less, more = ("less", "more") if longer > 0 else ("more", "less")
     waited = "it is waited for" if takes == ALONE else "communication is waited for"
-    beside = "other kernels than before, for whose SMs it waits"
+    others = "other kernels than before, for whose SMs it waits"
     if takes == WAITED_BESIDE["host"]:
-        beside = "other kernels and other communication than before"
+        others = "other kernels and other communication than before"
     length = format_duration(abs(longer))
-    return f" {takes} {less}, but {waited} {length} {more}: it meets {beside}."
+    return f" {takes} {less}, but {waited} {length} {more}: it meets {others}."
 
 
 def _idle(comparison: Mapping[str, Any]) -> str:

@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
+from prestep.sim import files
 from prestep.topologies.core.quantity import LinkSpec, Quantity
 
-_NVLINK = {  # sm: (NCCL's GB/s per link, wire GB/s per link)
-    60: (18.0, 20.0), 70: (20.0, 25.0), 80: (20.0, 25.0), 86: (12.0, 14.0), 90: (20.6, 25.0), 100: (40.1, 50.0),
-}  # fmt: skip
-# GT/s: (NCCL's 100 Mbit/s per lane, wire bytes/s per lane)
-_PCIE = {
-    2.5: (15, 0.25e9), 5.0: (30, 0.5e9), 8.0: (60, 0.985e9), 16.0: (120, 1.969e9), 32.0: (240, 3.938e9),
-    64.0: (480, 7.563e9),
-}  # fmt: skip
-_LATENCY = {
-    "nvlink": Quantity(
-        0.3e-6,
-        "guess",
-        "NCCL src/graph/tuning.cc: 0.6 us per LL step between GPUs, over two links",
-    ),
-    "pcie": Quantity(
-        0.35e-6,
-        "guess",
-        "half of the 1.4 us there and back that nvbandwidth shows on an AWS p5",
-    ),
-    "socket": Quantity(
-        0.1e-6, "guess", "order of magnitude of a remote cache line less a local one"
-    ),
-    "nic": Quantity(
-        1e-6, "guess", "order of magnitude of an InfiniBand hop with its adapter"
-    ),
-    "switch": Quantity(0.5e-6, "guess", "order of magnitude of a switch and its cable"),
-}
+_TABLES = files.beside(__file__)
+_NVLINK = {int(sm): rates for sm, rates in _TABLES["nvlink"].items()}
+_PCIE = {float(speed): rates for speed, rates in _TABLES["pcie"].items()}
+_LATENCY = {kind: Quantity(**latency) for kind, latency in _TABLES["latency"].items()}
 PCIE_SPEEDS = tuple(_PCIE)
 
 
