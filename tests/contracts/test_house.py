@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 #: What is installed.
 PACKAGES = ("sim", "topologies", "workloads", "validation")
 #: Most lines of the packages, and of one file; files that are longer; Python files in one room.
-LINES, LONG, LONG_FILES, ROOM = 143_017, 400, 7, 49
+LINES, LONG, LONG_FILES, ROOM = 143_238, 400, 7, 49
 #: Most lines of the rooms that somebody reads who wants to know how a step is simulated.
 HEART = ("engine", "graph", "planning", "collectives")
 HEART_LINES = 15_000

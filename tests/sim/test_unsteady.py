@@ -57,7 +57,7 @@ gated = true
 [training]
 framework = "pytorch-compiled"
 seq_len = 1024
-micro_batch = 2
+micro_batch = 1
 microbatches = 8
 optimizer = "sgd"
 [parallel]

@@ -14,6 +14,7 @@ from prestep.workloads.job import limits
 N = TypeVar("N")
 #: A key that need not be said.
 part = partial(key, None)
+transformers = partial(part, wants="pytorch.modules = transformers; model.experts > 0")
 #: Widths of activations, and numbers of heads.
 width, heads_of = partial(part, within=limits.WIDTH), partial(part, within=limits.HEADS)
 
@@ -63,8 +64,8 @@ class Keys(Generic[N]):
     dense_layers: int | N = part("first layers without experts; default 0", low=0)
     moe_every: int | N = part("every n-th layer has experts; default 1", low=1)
     router_bias: bool | N = part("the router has a bias; default false")
-    router_narrow: bool | N = part("experts' weights in 16 bits; default false")
-    norm_topk: bool | N = part("a token's weights sum to one; default true")
+    router_narrow: bool | N = transformers("experts' weights in 16 bits; default false")
+    norm_topk: bool | N = transformers("a token's weights sum to one; default true")
     q_lora_rank: int | N = width(
         "compressed width of queries (latent, compressed attention)"
     )

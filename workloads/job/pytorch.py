@@ -76,6 +76,7 @@ class PyTorch:
     experts: Literal["auto", "loop", "grouped"] = key(
         "auto",
         "auto: transformers' by release, else loop: in turn; grouped",
+        wants="model.experts > 0",
     )
     expert_group: Literal["own", "ddp"] = key(
         "own",
