@@ -99,12 +99,12 @@ def test_recordings_know_which_kernels_the_program_switched_off() -> None:
 
     x = torch.empty(1, 4, 256, 128, dtype=torch.bfloat16, device="meta")
     call = attention.Call(x, x, x)
-    before = attention.said
+    before = attention.only_cudnn
     try:
         attention.choose(call, (9, 0))
-        assert not attention.said
+        assert not attention.only_cudnn
         with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
             attention.choose(call, (9, 0))
-        assert attention.said
+        assert attention.only_cudnn
     finally:
-        attention.said = before
+        attention.only_cudnn = before

@@ -202,7 +202,7 @@ class Memory:
             self._find(self.allocator, self.standing.keys() - self.allocator.storages)
             found = self._found(self.allocator)
             sizes = _play(self.allocator, list(_moves(self.log)))
-        self._count_again(found, sizes)
+        self._recount(found, sizes)
 
     def _play_steps(self, allocator: Allocator) -> tuple[dict[int, float], list[float]]:
         """Some steps like this one; of the last one, bytes of the blocks that it found, and of each row of the log."""
@@ -235,7 +235,7 @@ class Memory:
     def _found(self, allocator: Allocator) -> dict[int, float]:
         return {block: float(allocator.size_of(block)) for block in self.standing}
 
-    def _count_again(self, found: dict[int, float], sizes: list[float]) -> None:
+    def _recount(self, found: dict[int, float], sizes: list[float]) -> None:
         """Counts what the step found and its log once more, with these sizes."""
         log = self.log
         self.alive = dict.fromkeys(OWNERS, 0.0)

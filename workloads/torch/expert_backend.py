@@ -39,14 +39,14 @@ def can_group(version: str, capability: tuple[int, ...]) -> bool:
 
 def experts_of(job: JobSpec, capability: tuple[int, ...]) -> Literal["loop", "grouped"]:
     """Returns how the experts of a job run on this GPU: as it says, or as the library does that has its modules."""
-    said, parallel = job.pytorch, job.parallel
-    if said.experts != "auto":
-        return said.experts
-    if said.modules != "transformers" or said.transformers == "4":
+    options, parallel = job.pytorch, job.parallel
+    if options.experts != "auto":
+        return options.experts
+    if options.modules != "transformers" or options.transformers == "4":
         return "loop"
-    autocast = said.master_weights and parallel.data_parallel != "fsdp"
+    autocast = options.master_weights and parallel.data_parallel != "fsdp"
     narrow = job.training.precision == "bf16" and not autocast
     adapted = job.adapter.on and {"fc1", "fc2"} & set(job.adapter.places)
-    groups = can_group(said.version, capability)
+    groups = can_group(options.version, capability)
     whole = parallel.ep == 1 and not adapted
     return "grouped" if groups and narrow and whole else "loop"

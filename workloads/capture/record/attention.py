@@ -19,7 +19,7 @@ HALVES = (torch.float16, torch.bfloat16)
 #: First compute capability that FlashAttention 2 is compiled for (sdp_utils.cpp).
 AMPERE = (8, 0)
 #: Whether the program asked for cuDNN's kernels, and switched the others off.
-said = False
+only_cudnn = False
 
 
 @dataclass(frozen=True)
@@ -77,12 +77,12 @@ def choose(call: Call, capability: tuple[int, int]) -> Any:
     drop, scale = (call.dropout_p, call.is_causal), {"scale": call.scale}
     results: Any
     if torch._C._get_cudnn_sdp_enabled() and _fits_cudnn(call, capability):
-        global said
+        global only_cudnn
         others = (
             torch._C._get_flash_sdp_enabled,
             torch._C._get_mem_efficient_sdp_enabled,
         )
-        said = said or not any(enabled() for enabled in others)
+        only_cudnn = only_cudnn or not any(enabled() for enabled in others)
         masked = *call.operands, _added(call), call.gradients
         results = aten._scaled_dot_product_cudnn_attention(
             *masked, *drop, False, **scale

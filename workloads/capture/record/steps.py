@@ -263,7 +263,7 @@ class Steps:
             "marks": list(self.marks.names)[:NAMED],
             "threads": host_arithmetic.threads(),
             "recomputation": True,
-            "attention_said": attention.said,
+            "attention_said": attention.only_cudnn,
         }
 
 
